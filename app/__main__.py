@@ -1,0 +1,105 @@
+"""The command line: `python -m app [check | worker] [--config FILE] [--group.key value …]`."""
+
+import asyncio
+import importlib
+import logging
+import sys
+from collections.abc import Sequence
+
+import uvicorn
+
+import app
+from app.engine.environment import prepared
+from app.main import create_app
+from app.server import listen, ports, serve
+from app.settings import LoggingSettings, Settings, SettingsError, describe, dump, load
+from app.telemetry.logs import configure
+
+logger = logging.getLogger("app")
+
+USAGE = """\
+usage: python -m app [COMMAND] [--config FILE] [--GROUP.KEY VALUE ...]
+
+commands:
+  (none)   serve
+  check    validate the settings, engine arguments included, and print them; load nothing
+  worker   run this node's part of an engine that spans several nodes; no port
+
+settings (also as TIDEGATE_GROUP__KEY in the environment, or in FILE as YAML):
+"""
+
+OK, FAILED, USAGE_ERROR = 0, 1, 2
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a command; the result is the exit status."""
+    if {"-h", "--help"} & set(arguments):
+        print(USAGE + describe())
+        return OK
+    if "--version" in arguments:
+        print(app.__version__)
+        return OK
+    command = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    try:
+        run = COMMANDS[command]
+    except KeyError:
+        print(f"tidegate: unknown command {command!r}; see --help", file=sys.stderr)
+        return USAGE_ERROR
+    try:
+        return run(load(arguments[1:] if command else arguments))
+    except SettingsError as error:
+        print(f"tidegate: {error}", file=sys.stderr)
+        return USAGE_ERROR
+
+
+def run_server(settings: Settings) -> int:
+    """Serve; non-zero when the engine did not start, or died."""
+    configure(settings.logging)
+    api = create_app(settings)
+    try:
+        sockets = [listen(settings.server.host, port) for port in ports(settings.server)]
+    except OSError as error:
+        logger.error("cannot listen on %s: %s", settings.server.host, error)
+        return FAILED
+    logger.info("listening on %s, port %d", settings.server.host, settings.server.port)
+    loop_factory = uvicorn.Config(api).get_loop_factory()
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(serve(settings, api, sockets))
+    return report(api.state.service.failure, api.state.service.lifecycle.failed)
+
+
+def report(failure: BaseException | None, failed: bool) -> int:
+    """Say why the service ended, if it was not told to."""
+    if isinstance(failure, SettingsError):
+        print(f"tidegate: {failure}", file=sys.stderr)
+        return USAGE_ERROR
+    if failure is not None:
+        reason = " ".join(str(failure).split()) or type(failure).__name__
+        logger.error("the engine did not start: %s", reason)
+        logger.debug("the engine did not start", exc_info=failure)
+    elif failed:
+        logger.error("the engine has died")
+    return FAILED if failed else OK
+
+
+def run_check(settings: Settings) -> int:
+    """Print the effective settings; the engine's are checked by vllm's own parser."""
+    quiet = settings.model_copy(update={"logging": LoggingSettings(level="error")})
+    with prepared(quiet):
+        importlib.import_module("app.engine.check").check(settings)
+    print(dump(settings))
+    return OK
+
+
+def run_worker(settings: Settings) -> int:
+    """Run a headless engine with the same settings, for another node's service."""
+    configure(settings.logging)
+    with prepared(settings):
+        importlib.import_module("app.engine.worker").run(settings)
+    return OK
+
+
+COMMANDS = {None: run_server, "check": run_check, "worker": run_worker}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

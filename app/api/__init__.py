@@ -1,0 +1,1 @@
+"""The HTTP room: thin routes over the engine, with one error shape and one request context."""

@@ -1,0 +1,55 @@
+"""Renders every error, on every path, as the one body of the contract."""
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from app.api.context import exchange_of
+from app.errors import (
+    BadRequest,
+    InternalError,
+    InvalidValue,
+    MethodNotAllowed,
+    NotFound,
+    TidegateError,
+)
+
+
+def speaks_anthropic(path: str) -> bool:
+    """Whether the route's clients look for Anthropic's error body."""
+    return path.rstrip("/").endswith(("/v1/messages", "/v1/messages/count_tokens"))
+
+
+async def render(request: Request, error: Exception) -> JSONResponse:
+    """The response to a request that failed before its first byte."""
+    failure = error if isinstance(error, TidegateError) else InternalError()
+    exchange = exchange_of(request.scope)
+    exchange.code = failure.code
+    path = request.scope.get("path", "")
+    body = failure.anthropic_body() if speaks_anthropic(path) else failure.body()
+    return JSONResponse(body, failure.status, failure.headers())
+
+
+async def _render_http(request: Request, error: Exception) -> JSONResponse:
+    """Starlette's own errors: no route, no such method."""
+    assert isinstance(error, HTTPException)
+    return await render(request, _from_http(request, error))
+
+
+def _from_http(request: Request, error: HTTPException) -> TidegateError:
+    if error.status_code == NotFound.status:
+        return NotFound(f"Unknown path: {request.method} {request.url.path}")
+    if error.status_code == MethodNotAllowed.status:
+        allow = (error.headers or {}).get("Allow", "")
+        return MethodNotAllowed(f"{request.method} is not allowed here; use {allow}.", allow)
+    return InvalidValue(str(error.detail)) if error.status_code < 500 else InternalError()
+
+
+def install(app: FastAPI) -> None:
+    """Register the handlers; the last one also keeps surprises from reaching the client."""
+    app.add_exception_handler(TidegateError, render)
+    app.add_exception_handler(HTTPException, _render_http)
+    app.add_exception_handler(Exception, render)
+
+
+__all__ = ["BadRequest", "install", "render", "speaks_anthropic"]

@@ -1,0 +1,38 @@
+"""What vllm reads from the environment alone, set before it is imported.
+
+Engine processes inherit it.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from app.settings import Settings
+from app.telemetry.logs import write_vllm_logging_config
+
+_FIXED = {
+    # A forked engine would hold the listening socket, and CUDA does not survive a fork.
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    # No usage telemetry; a service does not phone home.
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    # A permitted media domain must not lead to one that is not.
+    "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
+    # Adapters are named in the settings; a route that loads others is not offered.
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "0",
+    # The store of /v1/responses is in memory, never emptied, and one replica's only.
+    "VLLM_ENABLE_RESPONSES_API_STORE": "0",
+    "VLLM_SERVER_DEV_MODE": "0",
+}
+
+
+@contextmanager
+def prepared(settings: Settings) -> Iterator[None]:
+    """Set the environment for vllm; the files it points to live until the exit."""
+    with tempfile.TemporaryDirectory(prefix="tidegate-") as directory:
+        os.environ.update(_FIXED)
+        logging_config = write_vllm_logging_config(settings.logging, Path(directory))
+        os.environ["VLLM_LOGGING_CONFIG_PATH"] = str(logging_config)
+        yield

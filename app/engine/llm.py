@@ -1,0 +1,148 @@
+"""The engine client that vllm's serving objects are given: `AsyncLLM` with a seam.
+
+Every route of vllm ends in `generate` or `encode`. Here each call is written down on the permit
+of its request: the sequences handed over, the first output, the ends, the first failure.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from vllm.outputs import PoolingRequestOutput, RequestOutput
+from vllm.pooling_params import PoolingParams
+from vllm.renderers.inputs.preprocess import extract_prompt_len
+from vllm.sampling_params import SamplingParams
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.metrics.stats import RequestStateStats
+
+from app.engine.translate import translate
+from app.errors import ContextLengthExceeded, EngineAborted, InternalError
+from app.permit import Dispatch, Permit, current_permit
+
+
+class GatedLLM(AsyncLLM):
+    """`AsyncLLM` whose calls run under the current permit, if there is one."""
+
+    def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
+        """Nothing: whoever has a permit has been admitted."""
+
+    async def generate(
+        self, prompt: Any, sampling_params: SamplingParams, request_id: str, **kwargs: Any
+    ) -> AsyncGenerator[RequestOutput, None]:
+        # The order is decided in front of the engine, so the engine itself sees one priority.
+        kwargs["priority"] = 0
+        outputs = super().generate(prompt, sampling_params, request_id, **kwargs)
+        async for output in self._dispatch(outputs, prompt, sampling_params, request_id):
+            yield output
+
+    async def encode(
+        self, prompt: Any, pooling_params: PoolingParams, request_id: str, **kwargs: Any
+    ) -> AsyncGenerator[PoolingRequestOutput, None]:
+        kwargs["priority"] = 0
+        outputs = super().encode(prompt, pooling_params, request_id, **kwargs)
+        async for output in self._dispatch(outputs, prompt, pooling_params, request_id):
+            yield output
+
+    async def _dispatch(
+        self,
+        outputs: AsyncGenerator[Any, None],
+        prompt: Any,
+        params: SamplingParams | PoolingParams,
+        request_id: str,
+    ) -> AsyncGenerator[Any, None]:
+        permit = current_permit.get()
+        if permit is None:  # the service's own, such as the warm-up
+            async for output in outputs:
+                yield output
+            return
+        tokens = extract_prompt_len(self.model_config, prompt)
+        sequences = params.n if isinstance(params, SamplingParams) else 1
+        with permit.dispatch(sequences, tokens) as dispatch:
+            try:
+                self._check_length(permit, params, tokens)
+                async with aclosing(outputs):
+                    async for output in outputs:
+                        observe(dispatch, output)
+                        yield output
+            except Exception as error:
+                permit.fail(translate(error))
+                raise
+            finally:
+                await self._abort_unfinished(dispatch, request_id)
+
+    def _check_length(
+        self, permit: Permit, params: SamplingParams | PoolingParams, tokens: int
+    ) -> None:
+        """Refuse what vllm would cut short: it lowers `max_tokens` until the context fits."""
+        if isinstance(params, PoolingParams) or (permit.nested and permit.ended):
+            return
+        room = self.model_config.max_model_len - tokens
+        wanted = 1 if permit.max_tokens is None else permit.max_tokens
+        if wanted > room:
+            raise ContextLengthExceeded(
+                f"This model's maximum context length is {self.model_config.max_model_len} tokens, "
+                f"but {tokens + wanted} were requested ({tokens} in the prompt, {wanted} for the "
+                "output).",
+            )
+
+    async def _abort_unfinished(self, dispatch: Dispatch, request_id: str) -> None:
+        """Free the slots of a call that nobody listens to any more, whatever ended it."""
+        if dispatch.live and not self.errored:
+            await asyncio.shield(asyncio.ensure_future(self.abort(request_id)))
+
+
+def observe(dispatch: Dispatch, output: RequestOutput | PoolingRequestOutput) -> None:
+    """Write an output of the engine down on its permit.
+
+    Raises:
+        EngineAborted: the engine gave the sequence up, which vllm reports as a normal end.
+        InternalError: the engine failed on this sequence.
+
+    """
+    permit = dispatch.permit
+    whole = not permit.started
+    permit.output()
+    if isinstance(output, PoolingRequestOutput):
+        if output.error is not None:
+            raise InternalError
+        if output.finished:
+            dispatch.end("stop")
+        return
+    for completion in output.outputs:
+        permit.output_tokens += len(completion.token_ids)
+        _note_end(dispatch, completion.finish_reason)
+    if output.finished:
+        dispatch.end("stop", dispatch.live)
+        _note_times(permit, output.metrics, whole)
+
+
+def _note_end(dispatch: Dispatch, reason: str | None) -> None:
+    if reason == "abort":
+        raise EngineAborted
+    if reason == "error":
+        raise InternalError
+    if reason is not None:
+        dispatch.end(reason)
+
+
+def _note_times(permit: Permit, metrics: RequestStateStats | None, whole: bool) -> None:
+    """Times that only the engine knows, whose clock is monotonic seconds of its own.
+
+    Args:
+        permit: where they are noted, once.
+        metrics: the engine's record of one finished sequence.
+        whole: the answer came in one piece, so that its arrival says nothing of the first token.
+
+    """
+    if metrics is None or not metrics.scheduled_ts:
+        return
+    handed_s = permit.handed_after_s or 0.0
+    if permit.queue_wait_s is None:
+        permit.queue_wait_s = handed_s + max(0.0, metrics.scheduled_ts - metrics.queued_ts)
+    if whole:
+        permit.ttft_s = handed_s + metrics.first_token_latency
+    gaps = metrics.num_generation_tokens - 1
+    if gaps > 0:
+        decode_s = metrics.last_token_ts - metrics.first_token_ts
+        permit.ledger.observer.inter_token(permit.route, decode_s / gaps)

@@ -1,0 +1,121 @@
+"""What the other rooms see of the engine: a few values and one protocol."""
+
+import enum
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from starlette.requests import Request
+
+from app.errors import TidegateError
+
+
+class Operation(enum.StrEnum):
+    """What a client can ask the engine for. The value is the label of logs and metrics."""
+
+    COMPLETIONS = "completions"
+    CHAT = "chat_completions"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+    COUNT_TOKENS = "count_tokens"
+    EMBEDDINGS = "embeddings"
+    TOKENIZE = "tokenize"
+    DETOKENIZE = "detokenize"
+
+
+@dataclass(frozen=True)
+class DecodingStats:
+    """The engines' state: waiting and running in sequences, KV cache usage from 0 to 1."""
+
+    waiting: int
+    running: int
+    kv_cache_usage: float
+
+
+@dataclass(frozen=True)
+class Call:
+    """A parsed and validated request, ready to be accepted.
+
+    Attributes:
+        sequences: what it costs: m prompts × n samples, or a beam's width; 0 for the tokenizer.
+        estimate: prompt tokens, a guess from its characters unless it came tokenised.
+        nested: the engine is called several times for one sequence.
+        max_tokens: output tokens asked for by name, per sequence.
+        null_usage: each chunk but the last says `usage: null`.
+
+    """
+
+    operation: Operation
+    request: Any
+    model: str | None
+    sequences: int
+    estimate: int
+    nested: bool
+    max_tokens: int | None
+    null_usage: bool
+
+
+@dataclass(frozen=True)
+class Document:
+    """A whole answer."""
+
+    body: bytes
+    media_type: str = "application/json"
+    headers: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Stream:
+    """An answer in pieces, each one or more whole server-sent events."""
+
+    chunks: AsyncGenerator[str, None]
+
+
+class Engine(Protocol):
+    """The running engine. Its methods belong to the event loop; `shutdown` blocks."""
+
+    @property
+    def model_name(self) -> str:
+        """The first served name."""
+
+    @property
+    def dead(self) -> bool:
+        """Whether the engine has died; it does not come back."""
+
+    @property
+    def step_age_s(self) -> float | None:
+        """Seconds since the engine's last step; None before the first."""
+
+    async def warm_up(self) -> None:
+        """Get ready on the event loop; a first request is answered before others are taken."""
+
+    def get_decoding_stats(self) -> DecodingStats:
+        """The latest statistics, bounded by what the engine still has in hand."""
+
+    def parse(self, operation: Operation, body: bytes) -> Call:
+        """Read a request's JSON body.
+
+        Raises:
+            BadRequest: it is not JSON, or not a valid request of this operation.
+
+        """
+
+    async def run(self, call: Call, request: Request) -> Document | Stream:
+        """Answer a call under the current permit.
+
+        Raises:
+            TidegateError: it cannot be answered.
+
+        """
+
+    def translate(self, error: Exception) -> TidegateError:
+        """The client's view of any exception that came out of `run` or its stream."""
+
+    async def models(self) -> dict[str, Any]:
+        """The served models and adapters, as `GET /v1/models` lists them."""
+
+    def schemas(self) -> Mapping[Operation, dict[str, Any]]:
+        """The JSON schema of each operation's request body."""
+
+    def shutdown(self) -> None:
+        """End the engine's processes. Takes seconds."""

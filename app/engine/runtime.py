@@ -1,0 +1,245 @@
+"""Builds the engine and answers calls with it."""
+
+import argparse
+import contextlib
+import logging
+import uuid
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any
+
+import msgspec
+import pydantic
+from starlette.datastructures import State
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+from vllm.entrypoints.launchers.cli_args import propagate_flash_late_interaction
+from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.entrypoints.serve.utils.sse_keep_alive import with_sse_keep_alive
+from vllm.exceptions import VLLMError
+from vllm.sampling_params import SamplingParams
+from vllm.usage.usage_lib import UsageContext
+
+from app import embedded
+from app.engine import fields
+from app.engine.arguments import parse_arguments
+from app.engine.llm import GatedLLM
+from app.engine.operations import SPECS, describe
+from app.engine.processes import end, engine_processes
+from app.engine.protocol import Call, DecodingStats, Document, Operation, Stream
+from app.engine.stats import StatsRecorder, combine
+from app.engine.translate import from_response, translate
+from app.errors import InvalidJson, InvalidValue, TidegateError
+from app.lifecycle import Stage
+from app.permit import Ledger
+from app.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+# How long vllm's own shutdown waits for the engine before it kills it.
+SHUTDOWN_S = 2.0
+
+
+def build(settings: Settings, ledger: Ledger, report: Callable[[Stage], None]) -> "VllmEngine":
+    """Start the engine's processes and load the model. Blocks; runs in a thread.
+
+    Raises:
+        SettingsError: an engine or frontend setting is not one of the installed vllm.
+        Exception: whatever keeps the engine from starting.
+
+    """
+    model, name = settings.engine.model, None
+    if model is None:
+        model, name = str(embedded.ensure()), embedded.SERVED_NAME
+    args = parse_arguments(settings, model, name)
+    report(Stage.STARTING_ENGINE)
+    engine_args = AsyncEngineArgs.from_cli_args(args)
+    propagate_flash_late_interaction(args, engine_args)
+    config = engine_args.create_engine_config(UsageContext.OPENAI_API_SERVER)
+    report(Stage.LOADING)
+    recorder = StatsRecorder()
+    llm = GatedLLM.from_vllm_config(
+        config,
+        usage_context=UsageContext.OPENAI_API_SERVER,
+        stat_loggers=[recorder.stat_logger],
+        enable_log_requests=args.enable_log_requests,
+    )
+    return VllmEngine(llm, args, recorder, ledger, settings)
+
+
+class VllmEngine:
+    """The engine as the other rooms see it; implements `app.engine.protocol.Engine`."""
+
+    def __init__(
+        self,
+        llm: GatedLLM,
+        args: argparse.Namespace,
+        recorder: StatsRecorder,
+        ledger: Ledger,
+        settings: Settings,
+    ) -> None:
+        self.llm = llm
+        self.args = args
+        self.recorder = recorder
+        self.ledger = ledger
+        self.trust_routing_headers = settings.server.trust_routing_headers
+        self.state = State()
+
+    async def warm_up(self) -> None:
+        """Build vllm's serving objects on the event loop and answer a first request."""
+        tasks = await self.llm.get_supported_tasks()
+        await init_app_state(self.llm, self.state, self.args, tasks)
+        await self.llm.reset_mm_cache()
+        if "generate" in tasks:
+            params = SamplingParams(max_tokens=1, ignore_eos=True)
+            async for _ in self.llm.generate({"prompt_token_ids": [0]}, params, "warm-up"):
+                pass
+
+    @property
+    def model_name(self) -> str:
+        name: str = self.state.openai_serving_models.base_model_paths[0].name
+        return name
+
+    @property
+    def dead(self) -> bool:
+        return bool(self.llm.errored)
+
+    @property
+    def step_age_s(self) -> float | None:
+        last = self.recorder.last_step_at
+        return None if last is None else self.recorder.clock() - last
+
+    def get_decoding_stats(self) -> DecodingStats:
+        return combine(self.recorder.steps, self._handed())
+
+    def _handed(self) -> Mapping[int, int]:
+        """Unfinished sequences by engine index; an idle engine has 0."""
+        engines = self.llm.engine_core.engine_ranks_managed or [0]
+        total = self.ledger.handed
+        if len(engines) == 1:
+            return {engines[0]: total}
+        chosen = Counter(self.llm.engine_core.reqs_in_flight.values())
+        identities = self.llm.engine_core.core_engines
+        by_engine = {
+            engine: chosen[identity] for engine, identity in zip(engines, identities, strict=True)
+        }
+        # The client forgets an aborted request only when its engine reports next.
+        return by_engine if sum(by_engine.values()) <= total else _cap(by_engine, total)
+
+    def parse(self, operation: Operation, body: bytes) -> Call:
+        data = _decode(body)
+        fields.refuse(operation, data)
+        try:
+            request = SPECS[operation].schema.validate_python(data)
+        except (VLLMError, pydantic.ValidationError) as error:
+            raise translate(error) from error
+        except Exception as error:
+            # vllm's validators look at raw values; what trips them is in the body.
+            raise InvalidValue("The request body is not valid.") from error
+        return describe(operation, request, len(body))
+
+    async def run(self, call: Call, request: Request) -> Document | Stream:
+        handler = SPECS[call.operation].handler(self.state)
+        if handler is None:
+            raise InvalidValue(f"The model does not support {call.operation.value}.", "model")
+        try:
+            result = await handler(*self._arguments(call, request))
+        except Exception as error:
+            raise translate(error) from error
+        return await self._answer(result)
+
+    def _arguments(self, call: Call, request: Request) -> tuple[Any, Request]:
+        """The request and the headers as vllm may see them, under an id used only once."""
+        engine_id = f"{request.state.request_id}-{uuid.uuid4().hex[:8]}"
+        if hasattr(call.request, "request_id"):
+            prefix = "resp_" if call.operation is Operation.RESPONSES else ""
+            call.request.request_id = f"{prefix}{engine_id}"
+        hidden = {b"x-request-id", b"x-vllm-priority"}
+        if not self.trust_routing_headers:
+            hidden.add(b"x-data-parallel-rank")
+        headers = [(k, v) for k, v in request.scope["headers"] if k not in hidden]
+        headers.append((b"x-request-id", engine_id.encode()))
+        return call.request, Request({**request.scope, "headers": headers, "state": {}})
+
+    async def _answer(self, result: Any) -> Document | Stream:
+        if isinstance(result, ErrorResponse):
+            raise from_response(result)
+        if isinstance(result, pydantic.BaseModel):
+            exclude_none = type(result).__module__.startswith("vllm.entrypoints.anthropic")
+            body = result.model_dump_json(by_alias=True, exclude_none=exclude_none)
+            return Document(body.encode())
+        if isinstance(result, Response):
+            return await _document(result)
+        chunks = with_sse_keep_alive(_as_text(result), float(self.args.sse_keep_alive_interval))
+        return Stream(chunks)
+
+    def translate(self, error: Exception) -> TidegateError:
+        return translate(error)
+
+    async def models(self) -> dict[str, Any]:
+        listing = await self.state.openai_serving_models.show_available_models()
+        content: dict[str, Any] = listing.model_dump()
+        return content
+
+    def schemas(self) -> Mapping[Operation, dict[str, Any]]:
+        template = "#/components/schemas/{model}"
+        return {
+            operation: spec.schema.json_schema(ref_template=template)
+            for operation, spec in SPECS.items()
+        }
+
+    def shutdown(self) -> None:
+        processes = engine_processes()
+        self.llm.shutdown(timeout=SHUTDOWN_S)
+        end(processes)
+
+
+def _cap(by_engine: Mapping[int, int], total: int) -> Mapping[int, int]:
+    left = total
+    capped: dict[int, int] = {}
+    for engine, sequences in by_engine.items():
+        capped[engine] = min(sequences, left)
+        left -= capped[engine]
+    return capped
+
+
+def _decode(body: bytes) -> dict[str, Any]:
+    """The JSON object in a body.
+
+    Strict where Python's own parser is lenient: no NaN, no lone surrogates, no bad UTF-8.
+    """
+    try:
+        data = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidJson(f"The request body is not valid JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise InvalidValue("The request body must be a JSON object.")
+    return data
+
+
+async def _document(response: Response) -> Document:
+    """A response of vllm's as a value; the pooling routes build them themselves."""
+    if isinstance(response, StreamingResponse):
+        body = b"".join([_bytes(chunk) async for chunk in response.body_iterator])
+    else:
+        body = bytes(response.body)
+    skipped = {"content-length", "content-type"}
+    headers = {k: v for k, v in response.headers.items() if k not in skipped}
+    return Document(body, response.headers.get("content-type", "application/json"), headers)
+
+
+def _bytes(chunk: str | bytes | memoryview) -> bytes:
+    return chunk.encode() if isinstance(chunk, str) else bytes(chunk)
+
+
+async def _as_text(chunks: AsyncGenerator[Any, None]) -> AsyncGenerator[str, None]:
+    """A stream's chunks as server-sent events; responses come as event objects."""
+    async with contextlib.aclosing(chunks):
+        async for chunk in chunks:
+            if isinstance(chunk, str):
+                yield chunk
+            else:
+                data = chunk.model_dump_json(by_alias=True)
+                yield f"event: {chunk.type}\ndata: {data}\n\n"

@@ -1,0 +1,238 @@
+"""Composes the service: the only place where the rooms meet."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, FastAPI
+from starlette.middleware.cors import CORSMiddleware
+
+import app
+from app.api import errors
+from app.api.about import about_router, add_openapi, vllm_version
+from app.api.answer import Desk
+from app.api.context import RequestContext
+from app.api.generation import generation_router
+from app.api.models import models_router
+from app.api.ops import Ops, ops_router
+from app.embedded import SERVED_NAME
+from app.engine.environment import prepared
+from app.engine.loading import load_engine
+from app.engine.processes import end, engine_processes
+from app.engine.protocol import Engine
+from app.errors import EngineDead
+from app.lifecycle import Lifecycle, Phase, Stage
+from app.permit import Ledger
+from app.settings import Settings
+from app.telemetry.metrics import Metrics, Snapshot
+from app.telemetry.poller import Poller
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+
+
+class Service:
+    """What lives as long as the process: phase, ledger, metrics, poller and, once loaded, engine.
+
+    Attributes:
+        failure: why the engine did not start.
+
+    """
+
+    def __init__(self, settings: Settings, engine: Engine | None = None) -> None:
+        self.settings = settings
+        self.lifecycle = Lifecycle()
+        self.metrics = Metrics(served_name(settings), app.__version__, vllm_version())
+        self.ledger = Ledger(self.metrics)
+        self.poller = Poller(
+            self.snapshot,
+            self.metrics,
+            settings.metrics.poll_interval_s,
+            settings.metrics.saturation_threshold,
+        )
+        self.engine: Engine | None = None
+        self.failure: BaseException | None = None
+        if engine is not None:
+            self._ready(engine)
+
+    def _ready(self, engine: Engine) -> None:
+        self.engine = engine
+        self.lifecycle.become(Phase.READY)
+
+    def take_requests(self) -> Engine:
+        """The engine.
+
+        Raises:
+            Starting: it is not loaded yet.
+            EngineDead: it never will be again.
+
+        """
+        refusal = self.lifecycle.refusal()
+        if refusal is not None:
+            raise refusal
+        if self.engine is None or self.engine.dead:
+            raise EngineDead
+        return self.engine
+
+    def snapshot(self) -> Snapshot:
+        """The state for the gauges: the ledger's counts, and of those what the engine runs."""
+        if self.engine is None:
+            return Snapshot(pending=self.ledger.unfinished, phase=self.lifecycle.phase)
+        stats = self.engine.get_decoding_stats()
+        running = min(stats.running, self.ledger.unfinished)
+        pending = self.ledger.unfinished - running
+        return Snapshot(
+            pending=pending,
+            running=running,
+            kv_cache_usage=stats.kv_cache_usage,
+            pending_tokens=self.ledger.pending_tokens(pending),
+            step_age_s=self.engine.step_age_s or 0.0,
+            phase=self.lifecycle.phase,
+        )
+
+    async def load(self) -> None:
+        """Load the engine and take requests; a failure ends the service."""
+        try:
+            engine = await in_thread(lambda: load_engine(self.settings, self.ledger, self._enter))
+            self.engine = engine
+            self._enter(Stage.WARMING)
+            await engine.warm_up()
+        except Exception as error:  # noqa: BLE001 - whatever it was, it has to reach the log
+            self.failure = error
+            self.lifecycle.become(Phase.FAILED)
+            return
+        self._ready(engine)
+        logger.info("ready")
+
+    def _enter(self, stage: Stage) -> None:
+        self.lifecycle.stage = stage
+        logger.info("starting: %s", stage.value)
+
+    async def close(self) -> None:
+        """End the engine's processes, without blocking the event loop for it."""
+        self.lifecycle.become(Phase.STOPPED)
+        if self.engine is not None:
+            await in_thread(self.engine.shutdown)
+        await in_thread(lambda: end(engine_processes()))
+
+
+def served_name(settings: Settings) -> str:
+    """The name under which the model is served, known before it is loaded."""
+    names = settings.engine.served_model_name or settings.engine.model or SERVED_NAME
+    return names if isinstance(names, str) else names[0]
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Run `work` in a daemon thread: unlike an executor's, it cannot keep the process alive."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - handed over to the event loop
+            _settle(loop, future, partial(future.set_exception, error))
+        else:
+            _settle(loop, future, partial(future.set_result, result))
+
+    threading.Thread(target=run, daemon=True).start()
+    return await future
+
+
+def _settle(
+    loop: asyncio.AbstractEventLoop, future: "asyncio.Future[T]", settle: Callable[[], None]
+) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(lambda: None if future.done() else settle())
+
+
+def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
+    """The service's ASGI application.
+
+    Args:
+        settings: the settings, whole and checked.
+        engine: a running engine; without it the application loads its own in the background.
+
+    Returns:
+        The application. `app.state.service` is the service, `app.state.ops` the application of
+        the operational routes when they have a port of their own.
+
+    """
+    service = Service(settings, engine)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            stack.enter_context(prepared(settings))
+            stack.push_async_callback(service.close)
+            await stack.enter_async_context(background(service.poller.run()))
+            if service.engine is None:
+                await stack.enter_async_context(background(service.load()))
+            yield
+
+    api = _application(service, lifespan)
+    _add_api_routes(api, service)
+    api.state.service = service
+    api.state.ops = None
+    if settings.server.ops_port is None:
+        api.include_router(_ops(service))
+    else:
+        api.state.ops = _application(service, None)
+        api.state.ops.include_router(_ops(service))
+    return api
+
+
+def _application(service: Service, lifespan: Lifespan | None) -> FastAPI:
+    api = FastAPI(
+        title="Tidegate",
+        version=app.__version__,
+        root_path=service.settings.server.root_path,
+        lifespan=lifespan,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    errors.install(api)
+    origins = service.settings.server.cors_origins
+    if origins:
+        api.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(origins),
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "retry-after", "retry-after-ms"],
+        )
+    api.add_middleware(RequestContext, metrics=service.metrics)
+    return api
+
+
+def _add_api_routes(api: FastAPI, service: Service) -> None:
+    desk = Desk(service.take_requests, service.ledger, service.settings.server)
+    api.include_router(generation_router(desk))
+    api.include_router(models_router(desk))
+    api.include_router(about_router())
+    add_openapi(api, lambda: service.engine)
+
+
+def _ops(service: Service) -> APIRouter:
+    return ops_router(
+        Ops(service.lifecycle, lambda: service.engine, service.metrics, service.poller.poll)
+    )
+
+
+@asynccontextmanager
+async def background(
+    work: Coroutine[Any, Any, None],
+) -> AsyncIterator[None]:
+    """Run a coroutine beside the body, and cancel it at the end."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

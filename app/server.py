@@ -1,0 +1,107 @@
+"""Runs the application under uvicorn, on one port or two, until a signal or a failure."""
+
+import asyncio
+import signal
+import socket
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+
+import uvicorn
+from fastapi import FastAPI
+
+from app.lifecycle import Phase
+from app.main import Service
+from app.settings import ServerSettings, Settings
+
+_BACKLOG = 2048
+
+
+class Unsignalled(uvicorn.Server):
+    """A server that leaves signals to somebody else."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+class TidegateServer(uvicorn.Server):
+    """Stops on a signal, and by itself when the service has failed."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self.service = service
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """As uvicorn does, but a signal that was obeyed is not raised again: the exit is clean."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {
+            number: signal.signal(number, self.handle_exit)
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    async def on_tick(self, counter: int) -> bool:
+        lifecycle, engine = self.service.lifecycle, self.service.engine
+        if engine is not None and engine.dead:
+            lifecycle.become(Phase.FAILED)
+        return await super().on_tick(counter) or lifecycle.phase is Phase.FAILED
+
+
+def configuration(settings: Settings, app: FastAPI, lifespan: str = "on") -> uvicorn.Config:
+    """Uvicorn's configuration; logs are ours, and so is the access log."""
+    return uvicorn.Config(
+        app,
+        lifespan=lifespan,  # type: ignore[arg-type]
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        ws="none",
+        timeout_keep_alive=int(settings.server.keep_alive_s),
+        timeout_graceful_shutdown=int(settings.lifecycle.drain_timeout_s),
+    )
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        OSError: the address cannot be had.
+
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+
+
+async def serve(settings: Settings, app: FastAPI, sockets: Sequence[socket.socket]) -> None:
+    """Serve until told to stop; the operational port stays open until the end.
+
+    Args:
+        settings: the settings.
+        app: what `create_app` made.
+        sockets: the API's, and the operational routes' when they have a port of their own.
+
+    """
+    server = TidegateServer(configuration(settings, app), app.state.service)
+    if app.state.ops is None:
+        await server.serve([sockets[0]])
+        return
+    ops = Unsignalled(configuration(settings, app.state.ops, lifespan="off"))
+    beside = asyncio.create_task(ops.serve([sockets[1]]))
+    try:
+        await server.serve([sockets[0]])
+    finally:
+        ops.should_exit = True
+        await beside
+
+
+def ports(server: ServerSettings) -> list[int]:
+    """The ports to listen on, in the order that `serve` expects."""
+    return [server.port] if server.ops_port is None else [server.port, server.ops_port]
