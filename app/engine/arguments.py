@@ -5,9 +5,9 @@ with its type. The settings are written out as a command line for it.
 """
 
 import argparse
-import difflib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, NoReturn
 
@@ -18,11 +18,12 @@ from vllm.entrypoints.launchers.cli_args import (
     validate_parsed_serve_args,
 )
 from vllm.entrypoints.launchers.launcher import validate_api_server_args
+from vllm.exceptions import VLLMError
 from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from app.settings import Settings, SettingsError
+from app.settings import Settings, SettingsError, unknown_key
 
 # In vllm an empty list of media domains allows every domain; no host has this name (RFC 6761).
 NO_DOMAIN = "media-domains-are-off.invalid"
@@ -32,8 +33,6 @@ _NOT_OFFERED = "it belongs to a route that is not offered"
 _REFUSED: Mapping[str, str] = {
     "engine.enable_log_requests": _LOGGING_IS_OURS,
     "engine.disable_log_stats": "the gauges need the engine's statistics",
-    "engine.max_num_queued_reqs": "admission is ours: set admission.max_pending",
-    "engine.max_num_queued_tokens": "admission is ours: set admission.max_pending",
     "frontend.enable_log_outputs": _LOGGING_IS_OURS,
     "frontend.enable_log_deltas": _LOGGING_IS_OURS,
     "frontend.max_log_len": _LOGGING_IS_OURS,
@@ -49,7 +48,7 @@ _REFUSED: Mapping[str, str] = {
 
 class _Parser(FlexibleArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise SettingsError(_one_line(message))
+        raise SettingsError(message)
 
 
 def parse_arguments(settings: Settings, model: str, served_name: str | None) -> argparse.Namespace:
@@ -65,58 +64,52 @@ def parse_arguments(settings: Settings, model: str, served_name: str | None) -> 
 
     """
     engine, frontend = settings.engine.arguments(), settings.frontend.arguments()
-    _check_names("engine", engine, [field.name for field in fields(AsyncEngineArgs)])
-    _check_names("frontend", frontend, [field.name for field in fields(BaseFrontendArgs)])
+    _check_names(settings, "engine", engine, AsyncEngineArgs)
+    _check_names(settings, "frontend", frontend, BaseFrontendArgs)
     engine = {**_defaults(settings, served_name), **engine, "model": model}
     if not engine.get("allowed_media_domains"):
         engine["allowed_media_domains"] = [NO_DOMAIN]
-    args = _parse(_Parser(), engine, frontend)
+    args = _parse(settings, {"engine": engine, "frontend": frontend})
     _check_combinations(args)
     return args
 
 
 def _defaults(settings: Settings, served_name: str | None) -> dict[str, Any]:
-    content = settings.logging.log_content
-    defaults: dict[str, Any] = {"enable_log_requests": content}
+    defaults: dict[str, Any] = {"enable_log_requests": settings.logging.log_content}
     if served_name is not None:
         defaults["served_model_name"] = served_name
     return defaults
 
 
-def _check_names(group: str, values: Mapping[str, Any], known: Sequence[str]) -> None:
-    public = [name for name in known if not name.startswith("_")]
-    for name in values:
-        key = f"{group}.{name}"
+def _check_names(
+    settings: Settings, group: str, values: Mapping[str, Any], arguments: type[Any]
+) -> None:
+    known = [f"{group}.{field.name}" for field in fields(arguments) if field.name[0] != "_"]
+    for key in (f"{group}.{name}" for name in values):
+        origin = settings.origin(key)
         if key in _REFUSED:
-            raise SettingsError(f"{key}: cannot be set: {_REFUSED[key]}")
-        if name not in public:
-            near = difflib.get_close_matches(name, public, n=1)
-            hint = f"; did you mean {group}.{near[0]}?" if near else ""
-            raise SettingsError(f"{key}: unknown to the installed vllm{hint}")
+            raise SettingsError(f"{key} cannot be set: {_REFUSED[key]}", origin=origin)
+        if key not in known:
+            raise unknown_key(key, origin, known)
 
 
-def _parse(
-    parser: _Parser, engine: Mapping[str, Any], frontend: Mapping[str, Any]
-) -> argparse.Namespace:
+def _parse(settings: Settings, groups: Mapping[str, Mapping[str, Any]]) -> argparse.Namespace:
+    parser = _Parser()
     make_arg_parser(parser)
     actions = {action.dest: action for action in parser._actions}
     argv: list[str] = []
-    for group, values in (("engine", engine), ("frontend", frontend)):
+    for group, values in groups.items():
         for name, value in values.items():
-            words = _words(actions[name], value)
-            _try_alone(parser, f"{group}.{name}", words)
+            key = f"{group}.{name}"
+            try:
+                words = _words(actions[name], value)
+                parser.parse_args(list(words))  # alone, so that its error can name the setting
+            except (SettingsError, argparse.ArgumentError, ValueError, TypeError) as error:
+                reason = str(error).partition(": ")[2] or str(error)
+                raise SettingsError(f"{key}: {reason}", origin=settings.origin(key)) from None
             argv += words
     args: argparse.Namespace = parser.parse_args(argv)
     return args
-
-
-def _try_alone(parser: _Parser, key: str, words: list[str]) -> None:
-    """Parse one argument by itself, so that its error can name the setting."""
-    try:
-        parser.parse_args(list(words))
-    except (SettingsError, argparse.ArgumentError, ValueError, TypeError) as error:
-        reason = str(error).partition(": ")[2] or str(error)
-        raise SettingsError(f"{key}: {_one_line(reason)}") from error
 
 
 def _words(action: argparse.Action, value: Any) -> list[str]:
@@ -133,7 +126,7 @@ def _words(action: argparse.Action, value: Any) -> list[str]:
 
 def _switch(action: argparse.Action, value: Any) -> str:
     if not isinstance(value, bool):
-        raise SettingsError(f"{action.dest}: {value!r} is not true or false")
+        raise SettingsError(f"{action.dest}: neither true nor false")
     names = [name for name in action.option_strings if name.startswith("--")]
     wanted = [name for name in names if name.startswith("--no-") is not value]
     return wanted[0]
@@ -145,18 +138,30 @@ def _word(value: Any) -> str:
 
 def _check_combinations(args: argparse.Namespace) -> None:
     try:
-        for plugin, load in (
-            (args.tool_parser_plugin, ToolParserManager.import_tool_parser),
-            (args.reasoning_parser_plugin, ReasoningParserManager.import_reasoning_parser),
-        ):
-            if plugin:
-                load(plugin)
+        if args.tool_parser_plugin:
+            ToolParserManager.import_tool_parser(args.tool_parser_plugin)
+        if args.reasoning_parser_plugin:
+            ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
+        _check_reasoning_parser(args.reasoning_parser)
         validate_parsed_serve_args(args)
         validate_api_server_args(args)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, VLLMError) as error:
         text = str(error.args[0]) if error.args else str(error)
-        raise SettingsError(_one_line(text.removeprefix("Error: "))) from error
+        raise SettingsError(_in_our_names(text.removeprefix("Error: "))) from None
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+def _check_reasoning_parser(name: str | None) -> None:
+    known = ReasoningParserManager.list_registered()
+    if name is not None and name not in known:
+        raise ValueError(f"--reasoning-parser must be one of {', '.join(known)}")
+
+
+def _in_our_names(text: str) -> str:
+    """vllm's flags, `--like-this`, as the keys that were set."""
+    frontend = {field.name for field in fields(BaseFrontendArgs)}
+
+    def key(match: re.Match[str]) -> str:
+        name = match[1].replace("-", "_")
+        return f"{'frontend' if name in frontend else 'engine'}.{name}"
+
+    return re.sub(r"--([a-z][a-z-]+)", key, text)

@@ -116,17 +116,19 @@ class VllmEngine:
 
     def _handed(self) -> Mapping[int, int]:
         """Unfinished sequences by engine index; an idle engine has 0."""
-        engines = self.llm.engine_core.engine_ranks_managed or [0]
-        total = self.ledger.handed
+        client = self.llm.engine_core
+        engines = client.engine_ranks_managed or [0]
         if len(engines) == 1:
-            return {engines[0]: total}
-        chosen = Counter(self.llm.engine_core.reqs_in_flight.values())
-        identities = self.llm.engine_core.core_engines
-        by_engine = {
-            engine: chosen[identity] for engine, identity in zip(engines, identities, strict=True)
-        }
+            return {engines[0]: self.ledger.handed}
         # The client forgets an aborted request only when its engine reports next.
-        return by_engine if sum(by_engine.values()) <= total else _cap(by_engine, total)
+        live = self.llm.output_processor.request_states
+        chosen = Counter(
+            identity for request, identity in client.reqs_in_flight.items() if request in live
+        )
+        return {
+            engine: chosen[identity]
+            for engine, identity in zip(engines, client.core_engines, strict=True)
+        }
 
     def parse(self, operation: Operation, body: bytes) -> Call:
         data = _decode(body)
@@ -194,15 +196,6 @@ class VllmEngine:
         processes = engine_processes()
         self.llm.shutdown(timeout=SHUTDOWN_S)
         end(processes)
-
-
-def _cap(by_engine: Mapping[int, int], total: int) -> Mapping[int, int]:
-    left = total
-    capped: dict[int, int] = {}
-    for engine, sequences in by_engine.items():
-        capped[engine] = min(sequences, left)
-        left -= capped[engine]
-    return capped
 
 
 def _decode(body: bytes) -> dict[str, Any]:
