@@ -152,7 +152,7 @@ def _check_combinations(args: argparse.Namespace) -> None:
 
 def _check_reasoning_parser(name: str | None) -> None:
     known = ReasoningParserManager.list_registered()
-    if name is not None and name not in known:
+    if name and name not in known:
         raise ValueError(f"--reasoning-parser must be one of {', '.join(known)}")
 
 
