@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import logging
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -93,11 +94,20 @@ def run_check(settings: Settings) -> int:
 
 
 def run_worker(settings: Settings) -> int:
-    """Run a headless engine with the same settings, for another node's service."""
+    """Run a headless engine with the same settings, for another node's service.
+
+    It ends with a signal, or with status FAILED when its part of the engine has ended.
+    """
     configure(settings.logging)
+    # Until vllm has handlers of its own.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(OK))
     with prepared(settings):
-        importlib.import_module("app.engine.worker").run(settings)
-    return OK
+        try:
+            importlib.import_module("app.engine.worker").run(settings)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the log has to say it
+            return report(error, failed=True)
+    return report(None, failed=True)
 
 
 COMMANDS = {None: run_server, "check": run_check, "worker": run_worker}

@@ -118,7 +118,9 @@ def _source() -> Path:
 def _convert(source: Path, target: Path) -> None:
     command = [sys.executable, "-m", "app.embedded_convert", str(source), str(target.resolve())]
     try:
-        subprocess.run(command, cwd=Path(__file__).parents[1], check=True, timeout=CONVERT_TIMEOUT_S)
+        subprocess.run(
+            command, cwd=Path(__file__).parents[1], check=True, timeout=CONVERT_TIMEOUT_S
+        )
     except subprocess.SubprocessError as error:
         raise EmbeddedModelError(f"the embedded model could not be converted: {error}") from error
 

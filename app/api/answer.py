@@ -13,7 +13,7 @@ from app.api.context import Exchange, exchange_of
 from app.api.disconnect import unless_disconnected
 from app.api.sse import Grammar, grammar_of, is_comment
 from app.engine.protocol import Call, Document, Engine, Operation, Stream
-from app.errors import ClientDisconnected, TidegateError
+from app.errors import ClientDisconnected, InternalError, TidegateError
 from app.permit import Ledger, Permit
 from app.settings import ServerSettings
 
@@ -134,6 +134,12 @@ class Work:
         body = text.encode("utf-8", "replace")
         await self.send({"type": "http.response.body", "body": body, "more_body": True})
 
+    def _blame(self, failure: TidegateError | None) -> TidegateError | None:
+        """What a handler trips over once there is an output is not the request's fault."""
+        if failure is None or self.permit.ttft_s is None or failure.status >= InternalError.status:
+            return failure
+        return InternalError()
+
     async def _chunks(self, stream: Stream, grammar: Grammar) -> AsyncGenerator[str, None]:
         """The handler's chunks, held back until the answer's status is known.
 
@@ -145,7 +151,7 @@ class Work:
         try:
             async with aclosing(stream.chunks) as chunks:
                 async for chunk in chunks:
-                    failure = self.permit.failure or grammar.failure_in(chunk)
+                    failure = self.permit.failure or self._blame(grammar.failure_in(chunk))
                     if failure is not None:
                         raise failure
                     if is_comment(chunk) and not self.permit.started:

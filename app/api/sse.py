@@ -5,12 +5,13 @@ they look like. Its failure is rendered from our error, never from a handler's.
 """
 
 import json
-from typing import Protocol
+from typing import Any, Protocol
 
 from app.engine.protocol import Operation
 from app.errors import InternalError, InvalidValue, TidegateError
 
 _COMMENT = ":"
+_COMPLETED = "event: response.completed\n"
 
 
 class Grammar(Protocol):
@@ -59,7 +60,7 @@ class ResponsesGrammar:
     """Responses: named events; `response.failed` carries the response that it ends."""
 
     def __init__(self) -> None:
-        self.response: dict[str, object] = {}
+        self.response: dict[str, Any] = {}
         self.next_number = 0
 
     def failure_in(self, chunk: str) -> TidegateError | None:
@@ -69,8 +70,8 @@ class ResponsesGrammar:
     def render(self, chunk: str) -> str:
         self.next_number += 1
         if chunk.startswith("event: response.created\n"):
-            self.response = json.loads(chunk.partition("\ndata: ")[2])["response"]
-        return chunk
+            self.response = _data(chunk)["response"]
+        return _named_by_status(chunk) if chunk.startswith(_COMPLETED) else chunk
 
     def failure(self, error: TidegateError) -> str:
         reason = {"code": "server_error", "message": error.message}
@@ -79,7 +80,27 @@ class ResponsesGrammar:
             "sequence_number": self.next_number,
             "response": {**self.response, "status": "failed", "error": reason},
         }
-        return f"event: response.failed\ndata: {json.dumps(event)}\n\n"
+        return _event(event)
+
+
+def _data(chunk: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(chunk.partition("\ndata: ")[2])
+    return data
+
+
+def _event(data: dict[str, Any]) -> str:
+    return f"event: {data['type']}\ndata: {json.dumps(data)}\n\n"
+
+
+def _named_by_status(chunk: str) -> str:
+    """The last event under its own name: vllm says `completed` of what was cut short as well.
+
+    https://platform.openai.com/docs/api-reference/responses-streaming/response/incomplete
+    """
+    event = _data(chunk)
+    if event["response"]["status"] != "incomplete":
+        return chunk
+    return _event({**event, "type": "response.incomplete"})
 
 
 class MessagesGrammar:

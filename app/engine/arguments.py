@@ -23,7 +23,7 @@ from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from app.settings import Settings, SettingsError, unknown_key
+from app.settings import Settings, SettingsError, schema, unknown_key
 
 # In vllm an empty list of media domains allows every domain; no host has this name (RFC 6761).
 NO_DOMAIN = "media-domains-are-off.invalid"
@@ -45,6 +45,11 @@ _REFUSED: Mapping[str, str] = {
     "frontend.cohere_format": _NOT_OFFERED,
 }
 
+_NAMES: Mapping[str, frozenset[str]] = {
+    group: frozenset(field.name for field in fields(arguments) if field.name[0] != "_")
+    for group, arguments in (("engine", AsyncEngineArgs), ("frontend", BaseFrontendArgs))
+}
+
 
 class _Parser(FlexibleArgumentParser):
     def error(self, message: str) -> NoReturn:
@@ -64,8 +69,7 @@ def parse_arguments(settings: Settings, model: str, served_name: str | None) -> 
 
     """
     engine, frontend = settings.engine.arguments(), settings.frontend.arguments()
-    _check_names(settings, "engine", engine, AsyncEngineArgs)
-    _check_names(settings, "frontend", frontend, BaseFrontendArgs)
+    _check_names(settings, {"engine": engine, "frontend": frontend})
     engine = {**_defaults(settings, served_name), **engine, "model": model}
     if not engine.get("allowed_media_domains"):
         engine["allowed_media_domains"] = [NO_DOMAIN]
@@ -81,16 +85,15 @@ def _defaults(settings: Settings, served_name: str | None) -> dict[str, Any]:
     return defaults
 
 
-def _check_names(
-    settings: Settings, group: str, values: Mapping[str, Any], arguments: type[Any]
-) -> None:
-    known = [f"{group}.{field.name}" for field in fields(arguments) if field.name[0] != "_"]
-    for key in (f"{group}.{name}" for name in values):
+def _check_names(settings: Settings, groups: Mapping[str, Mapping[str, Any]]) -> None:
+    known = [f"{group}.{name}" for group, names in _NAMES.items() for name in names]
+    offered = [*schema.keys(), *(key for key in known if key not in _REFUSED)]
+    for key in (f"{group}.{name}" for group, values in groups.items() for name in values):
         origin = settings.origin(key)
         if key in _REFUSED:
             raise SettingsError(f"{key} cannot be set: {_REFUSED[key]}", origin=origin)
         if key not in known:
-            raise unknown_key(key, origin, known)
+            raise unknown_key(key, origin, offered)
 
 
 def _parse(settings: Settings, groups: Mapping[str, Mapping[str, Any]]) -> argparse.Namespace:
@@ -158,10 +161,9 @@ def _check_reasoning_parser(name: str | None) -> None:
 
 def _in_our_names(text: str) -> str:
     """vllm's flags, `--like-this`, as the keys that were set."""
-    frontend = {field.name for field in fields(BaseFrontendArgs)}
 
     def key(match: re.Match[str]) -> str:
         name = match[1].replace("-", "_")
-        return f"{'frontend' if name in frontend else 'engine'}.{name}"
+        return f"{'frontend' if name in _NAMES['frontend'] else 'engine'}.{name}"
 
     return re.sub(r"--([a-z][a-z-]+)", key, text)

@@ -11,6 +11,12 @@ from typing import Any
 from app.engine.protocol import Operation
 from app.errors import InvalidValue
 
+# A beam's score is divided by its length to this power, which must stay a number for any context.
+MAX_LENGTH_PENALTY = 40
+
+# Kinds of tools that the client runs itself; the others need a tool server beside the engine.
+_CLIENTS_TOOLS = frozenset({"function", "custom", "namespace"})
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -40,6 +46,11 @@ _GUIDED = tuple(
         "guided_whitespace_pattern",
     )
 )
+_LENGTH_PENALTY = Refusal(
+    "length_penalty",
+    lambda value: isinstance(value, int | float) and abs(value) > MAX_LENGTH_PENALTY,
+    f"must be between -{MAX_LENGTH_PENALTY} and {MAX_LENGTH_PENALTY}",
+)
 _NO_AUDIO = (
     Refusal("audio", _given, "audio output is not supported"),
     Refusal(
@@ -52,27 +63,45 @@ _OLD_FUNCTIONS = (
     Refusal("functions", _given, "is replaced by tools"),
     Refusal("function_call", _given, "is replaced by tool_choice"),
 )
+_MODERATION = Refusal("moderation", _given, "the server does not moderate")
 _NOT_STORED = "this server does not store responses"
 
 REFUSED: Mapping[Operation, tuple[Refusal, ...]] = {
-    Operation.COMPLETIONS: _GUIDED,
+    Operation.COMPLETIONS: (*_GUIDED, _LENGTH_PENALTY),
     Operation.CHAT: (
         *_GUIDED,
+        _LENGTH_PENALTY,
         *_NO_AUDIO,
         *_OLD_FUNCTIONS,
+        _MODERATION,
         Refusal("web_search_options", _given, "the server has no web search"),
     ),
     Operation.RESPONSES: (
         Refusal("background", _truthy, _NOT_STORED),
         Refusal("previous_response_id", _given, _NOT_STORED),
         Refusal("conversation", _given, _NOT_STORED),
+        Refusal("background_options", _given, _NOT_STORED),
+        Refusal("context_management", _truthy, "the server does not shorten conversations"),
+        Refusal("access_programs", _truthy, "the server has no access programs"),
+        Refusal("image", _given, "the server makes no images"),
+        _MODERATION,
         Refusal("prompt", _given, "the server has no stored prompts"),
     ),
 }
 
 
-def refuse(operation: Operation, data: Mapping[str, Any]) -> None:
+def without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A decoded body whose fields are all given: in OpenAI's API null says what absence says."""
+    return {name: value for name, value in data.items() if value is not None}
+
+
+def refuse(operation: Operation, data: Mapping[str, Any], *, tool_server: bool = False) -> None:
     """Check a decoded body for fields that must not be ignored.
+
+    Args:
+        operation: what is asked for.
+        data: the body.
+        tool_server: there is one, which runs the tools that are not the client's.
 
     Raises:
         InvalidValue: it has one; the message names it.
@@ -81,8 +110,10 @@ def refuse(operation: Operation, data: Mapping[str, Any]) -> None:
     for refusal in REFUSED.get(operation, ()):
         if refusal.applies(data.get(refusal.field)):
             raise InvalidValue(f"{refusal.field}: {refusal.reason}", refusal.field)
-    if operation is Operation.COMPLETIONS:
+    if operation in (Operation.COMPLETIONS, Operation.CHAT):
         _check_best_of(data)
+    if operation is Operation.RESPONSES and not tool_server:
+        _check_tools(data.get("tools"))
 
 
 def _check_best_of(data: Mapping[str, Any]) -> None:
@@ -90,3 +121,11 @@ def _check_best_of(data: Mapping[str, Any]) -> None:
     best_of = data.get("best_of")
     if best_of is not None and best_of != (data.get("n") or 1):
         raise InvalidValue("best_of: only a value equal to n is supported", "best_of")
+
+
+def _check_tools(tools: Any) -> None:
+    for index, tool in enumerate(tools if isinstance(tools, list) else ()):
+        kind = tool.get("type", "function") if isinstance(tool, dict) else "function"
+        if isinstance(kind, str) and kind not in _CLIENTS_TOOLS:
+            param = f"tools.{index}.type"
+            raise InvalidValue(f"{param}: this server has no tools of its own", param)

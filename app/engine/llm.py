@@ -33,16 +33,20 @@ class GatedLLM(AsyncLLM):
         # The order is decided in front of the engine, so the engine itself sees one priority.
         kwargs["priority"] = 0
         outputs = super().generate(prompt, sampling_params, request_id, **kwargs)
-        async for output in self._dispatch(outputs, prompt, sampling_params, request_id):
-            yield output
+        dispatched = self._dispatch(outputs, prompt, sampling_params, request_id)
+        async with aclosing(dispatched):
+            async for output in dispatched:
+                yield output
 
     async def encode(
         self, prompt: Any, pooling_params: PoolingParams, request_id: str, **kwargs: Any
     ) -> AsyncGenerator[PoolingRequestOutput, None]:
         kwargs["priority"] = 0
         outputs = super().encode(prompt, pooling_params, request_id, **kwargs)
-        async for output in self._dispatch(outputs, prompt, pooling_params, request_id):
-            yield output
+        dispatched = self._dispatch(outputs, prompt, pooling_params, request_id)
+        async with aclosing(dispatched):
+            async for output in dispatched:
+                yield output
 
     async def _dispatch(
         self,
@@ -58,9 +62,12 @@ class GatedLLM(AsyncLLM):
             return
         tokens = extract_prompt_len(self.model_config, prompt)
         sequences = params.n if isinstance(params, SamplingParams) else 1
+        # A tool turn's or a beam's prompt holds output already: only the first has room for all.
+        first = not (permit.nested and permit.dispatched)
         with permit.dispatch(sequences, tokens) as dispatch:
             try:
-                self._check_length(permit, params, tokens)
+                if first and isinstance(params, SamplingParams):
+                    self._check_length(permit, tokens)
                 async with aclosing(outputs):
                     async for output in outputs:
                         observe(dispatch, output)
@@ -71,12 +78,8 @@ class GatedLLM(AsyncLLM):
             finally:
                 await self._abort_unfinished(dispatch, request_id)
 
-    def _check_length(
-        self, permit: Permit, params: SamplingParams | PoolingParams, tokens: int
-    ) -> None:
+    def _check_length(self, permit: Permit, tokens: int) -> None:
         """Refuse what vllm would cut short: it lowers `max_tokens` until the context fits."""
-        if isinstance(params, PoolingParams) or (permit.nested and permit.ended):
-            return
         room = self.model_config.max_model_len - tokens
         wanted = 1 if permit.max_tokens is None else permit.max_tokens
         if wanted > room:
@@ -102,28 +105,31 @@ def observe(dispatch: Dispatch, output: RequestOutput | PoolingRequestOutput) ->
     """
     permit = dispatch.permit
     whole = not permit.started
+    _check(output)
     permit.output()
     if isinstance(output, PoolingRequestOutput):
-        if output.error is not None:
-            raise InternalError
         if output.finished:
             dispatch.end("stop")
         return
     for completion in output.outputs:
         permit.output_tokens += len(completion.token_ids)
-        _note_end(dispatch, completion.finish_reason)
+        if completion.finish_reason is not None:
+            dispatch.end(completion.finish_reason)
     if output.finished:
         dispatch.end("stop", dispatch.live)
         _note_times(permit, output.metrics, whole)
 
 
-def _note_end(dispatch: Dispatch, reason: str | None) -> None:
-    if reason == "abort":
+def _check(output: RequestOutput | PoolingRequestOutput) -> None:
+    if isinstance(output, PoolingRequestOutput):
+        if output.error is not None:
+            raise InternalError
+        return
+    reasons = {completion.finish_reason for completion in output.outputs}
+    if "abort" in reasons:
         raise EngineAborted
-    if reason == "error":
+    if "error" in reasons:
         raise InternalError
-    if reason is not None:
-        dispatch.end(reason)
 
 
 def _note_times(permit: Permit, metrics: RequestStateStats | None, whole: bool) -> None:

@@ -2,14 +2,17 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError, create_model
 from starlette.datastructures import State
+from vllm import envs
 from vllm.entrypoints.anthropic.protocol import (
     AnthropicCountTokensRequest,
     AnthropicMessagesRequest,
 )
+from vllm.entrypoints.generate.base.protocol import StreamOptions
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
@@ -17,6 +20,7 @@ from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
 from vllm.entrypoints.serve.tokenize.protocol import DetokenizeRequest, TokenizeRequest
 
 from app.engine.protocol import Call, Operation
+from app.errors import InvalidValue
 
 Handler = Callable[[Any, Any], Awaitable[Any]]
 
@@ -27,13 +31,23 @@ CHARS_PER_TOKEN = 4
 
 @dataclass(frozen=True)
 class Spec:
-    """One operation: its request model, its handler in vllm's state, and its costs."""
+    """One operation: its request model, its handler in vllm's state, and its costs.
 
-    schema: TypeAdapter[Any]
+    Attributes:
+        request: a pydantic model, or a union of several.
+        max_tokens: the fields that bound the output, the one that counts first.
+
+    """
+
+    request: Any
     handler: Callable[[State], Handler | None]
     sequences: Callable[[Any], int] = lambda request: 1
-    max_tokens: Callable[[Any], int | None] = lambda request: None
+    max_tokens: tuple[str, ...] = ()
     nested: Callable[[Any], bool] = lambda request: False
+
+    @cached_property
+    def schema(self) -> TypeAdapter[Any]:
+        return TypeAdapter(self.request)
 
 
 def _attribute(name: str, method: str) -> Callable[[State], Handler | None]:
@@ -62,67 +76,81 @@ def _none(request: Any) -> int:
     return 0
 
 
-def _named_max_tokens(*names: str) -> Callable[[Any], int | None]:
-    """The first of the fields that the client set; a default is not a wish."""
-
-    def read(request: Any) -> int | None:
-        asked = (getattr(request, name) for name in names if name in request.model_fields_set)
-        return next((value for value in asked if value is not None), None)
-
-    return read
-
-
 SPECS: Mapping[Operation, Spec] = {
     Operation.COMPLETIONS: Spec(
-        TypeAdapter(CompletionRequest),
+        CompletionRequest,
         _attribute("openai_serving_completion", "create_completion"),
         _completion_sequences,
-        _named_max_tokens("max_tokens"),
+        ("max_tokens",),
         lambda request: request.use_beam_search,
     ),
     Operation.CHAT: Spec(
-        TypeAdapter(ChatCompletionRequest),
+        ChatCompletionRequest,
         _attribute("openai_serving_chat", "create_chat_completion"),
         lambda request: request.n or 1,
-        _named_max_tokens("max_completion_tokens", "max_tokens"),
+        ("max_completion_tokens", "max_tokens"),
         lambda request: request.use_beam_search,
     ),
     Operation.RESPONSES: Spec(
-        TypeAdapter(ResponsesRequest),
+        ResponsesRequest,
         _attribute("openai_serving_responses", "create_responses"),
-        max_tokens=_named_max_tokens("max_output_tokens"),
+        max_tokens=("max_output_tokens",),
         nested=lambda request: True,
     ),
     Operation.MESSAGES: Spec(
-        TypeAdapter(AnthropicMessagesRequest),
+        AnthropicMessagesRequest,
         _attribute("anthropic_serving_messages", "create_messages"),
-        max_tokens=_named_max_tokens("max_tokens"),
+        max_tokens=("max_tokens",),
     ),
     Operation.COUNT_TOKENS: Spec(
-        TypeAdapter(AnthropicCountTokensRequest),
+        AnthropicCountTokensRequest,
         _attribute("anthropic_serving_messages", "count_tokens"),
         _none,
     ),
     Operation.EMBEDDINGS: Spec(
-        TypeAdapter(EmbeddingRequest),
+        EmbeddingRequest,
         _attribute("serving_embedding", "__call__"),
         lambda request: _count(getattr(request, "input", None)),
     ),
     Operation.TOKENIZE: Spec(
-        TypeAdapter(TokenizeRequest), _attribute("serving_tokenization", "create_tokenize"), _none
+        TokenizeRequest, _attribute("serving_tokenization", "create_tokenize"), _none
     ),
     Operation.DETOKENIZE: Spec(
-        TypeAdapter(DetokenizeRequest),
+        DetokenizeRequest,
         _attribute("serving_tokenization", "create_detokenize"),
         _none,
     ),
 }
 
 
+def misfit(operation: Operation, data: Mapping[str, Any]) -> ValidationError | None:
+    """The first field that does not fit its own type.
+
+    vllm's validators read raw values, and some of them trip over a wrong type before pydantic
+    can name it. A body that may be one of several models is not looked into.
+    """
+    fields = getattr(SPECS[operation].request, "model_fields", {})
+    for name, value in data.items():
+        if name in fields:
+            definition: dict[str, Any] = {name: (fields[name].annotation, fields[name])}
+            try:
+                create_model("Field", **definition).model_validate({name: value})
+            except ValidationError as error:
+                return error
+    return None
+
+
 def describe(operation: Operation, request: Any, body_bytes: int) -> Call:
-    """The call that a validated request makes."""
+    """The call that a validated request makes.
+
+    Raises:
+        InvalidValue: it asks for no output, or for more or fewer samples than can be.
+
+    """
     spec = SPECS[operation]
+    _check_samples(getattr(request, "n", None))
     options = getattr(request, "stream_options", None)
+    usage = options if isinstance(options, StreamOptions) else StreamOptions()
     return Call(
         operation=operation,
         request=request,
@@ -130,9 +158,27 @@ def describe(operation: Operation, request: Any, body_bytes: int) -> Call:
         sequences=spec.sequences(request),
         estimate=_estimate(request, body_bytes),
         nested=spec.nested(request),
-        max_tokens=spec.max_tokens(request),
-        null_usage=bool(options and options.include_usage and not options.continuous_usage_stats),
+        max_tokens=_max_tokens(request, spec.max_tokens),
+        null_usage=bool(usage.include_usage and not usage.continuous_usage_stats),
     )
+
+
+def _check_samples(samples: int | None) -> None:
+    """The engine checks this too, but the cost is counted before the engine sees the request."""
+    if samples is not None and not 1 <= samples <= envs.VLLM_MAX_N_SEQUENCES:
+        raise InvalidValue(f"n must be between 1 and {envs.VLLM_MAX_N_SEQUENCES}.", "n")
+
+
+def _max_tokens(request: Any, names: tuple[str, ...]) -> int | None:
+    """The first of the fields that the client set; a default is not a wish."""
+    for name in names:
+        asked: int | None = getattr(request, name) if name in request.model_fields_set else None
+        if asked is None:
+            continue
+        if asked < 1 and not (asked == 0 and getattr(request, "echo", False)):
+            raise InvalidValue(f"{name} must be at least 1, got {asked}.", name)
+        return asked
+    return None
 
 
 def _estimate(request: Any, body_bytes: int) -> int:

@@ -26,11 +26,11 @@ from app import embedded
 from app.engine import fields
 from app.engine.arguments import parse_arguments
 from app.engine.llm import GatedLLM
-from app.engine.operations import SPECS, describe
+from app.engine.operations import SPECS, describe, misfit
 from app.engine.processes import end, engine_processes
 from app.engine.protocol import Call, DecodingStats, Document, Operation, Stream
 from app.engine.stats import StatsRecorder, combine
-from app.engine.translate import from_response, translate
+from app.engine.translate import from_response, from_validation, translate
 from app.errors import InvalidJson, InvalidValue, TidegateError
 from app.lifecycle import Stage
 from app.permit import Ledger
@@ -131,15 +131,22 @@ class VllmEngine:
         }
 
     def parse(self, operation: Operation, body: bytes) -> Call:
-        data = _decode(body)
-        fields.refuse(operation, data)
+        data = fields.without_nulls(_decode(body))
+        fields.refuse(operation, data, tool_server=self.args.tool_server is not None)
         try:
             request = SPECS[operation].schema.validate_python(data)
-        except (VLLMError, pydantic.ValidationError) as error:
+            if operation is Operation.DETOKENIZE:
+                self.llm.renderer.validate_token_ids(request.tokens, parameter="tokens")
+        except pydantic.ValidationError as error:
+            raise from_validation(error, data) from error
+        except VLLMError as error:
             raise translate(error) from error
         except Exception as error:
             # vllm's validators look at raw values; what trips them is in the body.
-            raise InvalidValue("The request body is not valid.") from error
+            wrong = misfit(operation, data)
+            if wrong is None:
+                raise InvalidValue("The request body is not valid.") from error
+            raise from_validation(wrong, data) from error
         return describe(operation, request, len(body))
 
     async def run(self, call: Call, request: Request) -> Document | Stream:

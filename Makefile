@@ -1,0 +1,53 @@
+# The commands of the project; `make` lists them. Variables: CONFIG (a profile), BUILD (cpu or gpu),
+# ARGS (handed on to the service or to pytest), TORCH_INDEX_URL (deploy/venv.sh).
+SHELL := /bin/bash
+CONFIG ?= config/cpu-demo.yaml
+BUILD ?= $(shell nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)
+BUILD := $(BUILD)
+PYTHON := .venv/bin/python
+SOURCES := $(wildcard app tests loadtest)
+# The embedded model is prepared unless another is named.
+EMBEDDED := $(if $(TIDEGATE_ENGINE__MODEL),,$(filter %cpu-demo.yaml,$(or $(CONFIG),cpu-demo.yaml)))
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test check format lock clean venv venv-test model system system-test
+
+help: ## list the commands
+	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+serve: venv system model ## install, prepare the model, serve (CONFIG=config/….yaml for a profile)
+	@exec $(PYTHON) -m app $(if $(CONFIG),--config '$(CONFIG)') $(ARGS)
+
+test: venv-test system-test ## install what is missing and run the whole suite
+	@exec $(PYTHON) -m pytest $(ARGS)
+
+check: venv-test ## formatter, linter, types, architecture; starts no engine
+	$(PYTHON) -m ruff format --check $(SOURCES)
+	$(PYTHON) -m ruff check $(SOURCES)
+	$(PYTHON) -m mypy --strict $(SOURCES)
+	$(PYTHON) -m pytest -q tests/test_architecture.py
+
+format: venv-test ## format the sources and mend what the linter can
+	$(PYTHON) -m ruff format $(SOURCES)
+	$(PYTHON) -m ruff check --fix $(SOURCES)
+
+lock: ## resolve pyproject.toml into config/*.lock (ARGS=--upgrade moves versions)
+	@deploy/lock.sh $(ARGS)
+
+clean: ## remove the environment, caches and results; the prepared model stays
+	rm -rf .venv .venv.lock *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis loadtest/results
+
+venv:
+	@deploy/venv.sh $(BUILD)
+
+venv-test: venv
+	@deploy/venv.sh $(BUILD) test
+
+system:
+	@deploy/debian.sh $(if $(filter cpu,$(BUILD)),libnuma1)
+
+system-test: system
+	@deploy/debian.sh prometheus
+
+model: venv
+	@$(if $(EMBEDDED),$(PYTHON) -m app.embedded >/dev/null)

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Sees to it that system packages are there: deploy/debian.sh PACKAGE...
+# As root on Debian it installs what is missing; elsewhere it says what is, and fails.
+set -euo pipefail
+
+# Asks for the thing itself, so that it may have come from anywhere.
+present() {
+  case $1 in
+    libnuma1) ldconfig -p | grep -q 'libnuma\.so\.1' ;; # vLLM's CPU kernels link to it
+    prometheus) command -v prometheus && command -v promtool ;;
+    python3-venv) python3 -c 'import ensurepip' ;;
+    *) command -v "$1" ;;
+  esac >/dev/null 2>&1
+}
+
+missing=()
+for package in "$@"; do present "$package" || missing+=("$package"); done
+if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
+
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+  echo "tidegate: please install (Debian's names): ${missing[*]}" >&2
+  exit 1
+fi
+echo "tidegate: installing ${missing[*]}" >&2
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+apt-get install -qq --yes --no-install-recommends "${missing[@]}" >/dev/null

@@ -1,0 +1,186 @@
+"""The ledger's counts, without an engine and without a clock."""
+
+from collections import Counter
+from contextlib import ExitStack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.errors import ClientDisconnected, EngineDead, InvalidValue, TidegateError
+from app.permit import Ledger, current_permit
+
+
+class Counts:
+    """An observer that adds up."""
+
+    def __init__(self) -> None:
+        self.accepted = 0
+        self.finished: Counter[str] = Counter()
+
+    def sequences_accepted(self, route: str, sequences: int) -> None:
+        self.accepted += sequences
+
+    def sequences_finished(self, route: str, reason: str, sequences: int) -> None:
+        self.finished[reason] += sequences
+
+    def inter_token(self, route: str, seconds: float) -> None:
+        raise AssertionError("nobody measures here")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def counts() -> Counts:
+    return Counts()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def ledger(counts: Counts, clock: Clock) -> Ledger:
+    return Ledger(counts, clock)
+
+
+def test_a_permit_counts_from_acceptance_to_its_end(ledger: Ledger, counts: Counts) -> None:
+    with ledger.permit("completions", 3) as permit:
+        assert (ledger.unfinished, ledger.handed, counts.accepted) == (3, 0, 3)
+        with permit.dispatch(3, tokens=5) as dispatch:
+            assert ledger.handed == 3
+            dispatch.end("length")
+            assert (ledger.unfinished, ledger.handed) == (2, 2)
+            dispatch.end("stop", 2)
+        assert (ledger.unfinished, ledger.handed) == (0, 0)
+    assert counts.finished == {"length": 1, "stop": 2}
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (None, "aborted"),
+        (ClientDisconnected(), "aborted"),
+        (InvalidValue("too long"), "invalid"),
+        (EngineDead(), "error"),
+    ],
+)
+def test_what_is_left_ends_with_the_permit(
+    ledger: Ledger, counts: Counts, failure: TidegateError | None, reason: str
+) -> None:
+    with ledger.permit("completions", 2) as permit:
+        with permit.dispatch(1, tokens=5):
+            pass
+        if failure is not None:
+            permit.fail(failure)
+    assert counts.finished == {reason: 2}
+    assert permit.finish_reason == reason
+    assert (ledger.unfinished, ledger.handed) == (0, 0)
+
+
+def test_the_first_failure_stays(ledger: Ledger) -> None:
+    first = EngineDead()
+    with ledger.permit("completions", 1) as permit:
+        permit.fail(first)
+        permit.fail(InvalidValue("its consequence"))
+    assert permit.failure is first
+
+
+def test_a_nested_request_ends_with_its_last_call(ledger: Ledger, counts: Counts) -> None:
+    with ledger.permit("responses", 1, nested=True) as permit:
+        for _ in range(3):
+            with permit.dispatch(1, tokens=5) as dispatch:
+                dispatch.end("stop")
+            assert ledger.unfinished == 1
+    assert counts.finished == {"stop": 1}
+    assert counts.accepted == 1
+
+
+def test_an_exception_releases_everything(ledger: Ledger, counts: Counts) -> None:
+    def fail() -> None:
+        with ledger.permit("completions", 4) as permit, permit.dispatch(4, tokens=1):
+            raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError, match="boom"):
+        fail()
+    assert (ledger.unfinished, ledger.handed, current_permit.get()) == (0, 0, None)
+    assert sum(counts.finished.values()) == counts.accepted == 4
+
+
+def test_a_request_that_needs_no_engine_is_not_counted(ledger: Ledger, counts: Counts) -> None:
+    with ledger.permit("tokenize", 0):
+        assert ledger.unfinished == 0
+    assert (counts.accepted, counts.finished) == (0, {})
+
+
+def test_times_run_from_acceptance(ledger: Ledger, clock: Clock) -> None:
+    with ledger.permit("completions", 1) as permit:
+        clock.now = 2.0
+        with permit.dispatch(1, tokens=1):
+            assert not permit.started
+            clock.now = 5.0
+            permit.output()
+            clock.now = 9.0
+            permit.output()
+    assert (permit.handed_after_s, permit.ttft_s, permit.started) == (2.0, 5.0, True)
+
+
+def test_pending_tokens_are_those_of_the_last_ones_handed_over(ledger: Ledger) -> None:
+    with ExitStack() as stack:
+        for tokens in (10, 20, 30):
+            permit = stack.enter_context(ledger.permit("completions", 1, estimate=999))
+            stack.enter_context(permit.dispatch(1, tokens=tokens))
+        assert [ledger.pending_tokens(n) for n in range(4)] == [0, 30, 50, 60]
+
+
+def test_pending_tokens_are_estimated_until_the_engine_has_the_prompts(ledger: Ledger) -> None:
+    with ledger.permit("completions", 4, estimate=100) as permit:
+        assert ledger.pending_tokens(4) == 100
+        with permit.dispatch(1, tokens=7):
+            assert ledger.pending_tokens(4) == 75 + 7
+            assert ledger.pending_tokens(3) == 75
+
+
+Step = tuple[int, int, list[int], bool]
+steps = st.lists(
+    st.tuples(
+        st.integers(0, 5),  # sequences
+        st.integers(0, 5),  # handed over
+        st.lists(st.integers(0, 3), max_size=4),  # ends
+        st.booleans(),  # nested
+    ),
+    max_size=12,
+)
+
+
+@given(steps, st.integers(0, 12))
+def test_the_books_balance_at_every_moment(plan: list[Step], close_after: int) -> None:
+    counts = Counts()
+    ledger = Ledger(counts)
+
+    def check() -> None:
+        assert ledger.unfinished == counts.accepted - sum(counts.finished.values())
+        assert 0 <= ledger.handed <= ledger.unfinished
+
+    with ExitStack() as all_of_them:
+        for index, (sequences, handed, ends, nested) in enumerate(plan):
+            stack = all_of_them.enter_context(ExitStack())
+            permit = stack.enter_context(ledger.permit("any", sequences, nested=nested))
+            dispatch = stack.enter_context(permit.dispatch(handed, tokens=1))
+            check()
+            for end in ends:
+                dispatch.end("stop", end)
+                check()
+            if index < close_after:
+                stack.close()
+                check()
+    check()
+    assert ledger.unfinished == 0
+    assert not ledger.dispatches
+    assert not ledger.permits
