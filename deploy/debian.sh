@@ -6,7 +6,8 @@ set -euo pipefail
 # Asks for the thing itself, so that it may have come from anywhere.
 present() {
   case $1 in
-    libnuma1) ldconfig -p | grep -q 'libnuma\.so\.1' ;; # vLLM's CPU kernels link to it
+    # vLLM's CPU kernels link to it.
+    libnuma1) python3 -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' ;;
     prometheus) command -v prometheus && command -v promtool ;;
     python3-venv) python3 -c 'import ensurepip' ;;
     *) command -v "$1" ;;
@@ -23,5 +24,9 @@ if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
 fi
 echo "tidegate: installing ${missing[*]}" >&2
 export DEBIAN_FRONTEND=noninteractive
+# The tests want its programs, not a daemon that listens on every address.
+if [[ " ${missing[*]} " == *" prometheus "* && -d /run/systemd/system ]]; then
+  systemctl mask --quiet prometheus.service
+fi
 apt-get update -qq
 apt-get install -qq --yes --no-install-recommends "${missing[@]}" >/dev/null

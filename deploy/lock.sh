@@ -36,7 +36,7 @@ compile() {
   if [ -f "$out" ]; then cp "$out" "$body"; fi # what is locked is preferred
   "$tools/bin/uv" pip compile pyproject.toml --quiet --universal --python-version 3.11 \
     --python "$tools/bin/python" --generate-hashes --only-binary :all: --no-annotate --no-header \
-    --custom-compile-command "make lock" --output-file "$body" "$@" >"$tools/printed"
+    --output-file "$body" "$@" >"$tools/printed"
   { lines "# Made by \`make lock\`; do not edit. Install with pip's --no-deps." "# $note" && cat "$body"; } >"$out"
   echo "$out: $(names "$out" | wc -l) packages"
 }

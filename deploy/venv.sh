@@ -49,8 +49,8 @@ PY
 }
 
 install_runtime() {
-  say "installing config/$build.lock into $venv (minutes, once)"
   fresh_venv
+  say "installing config/$build.lock into $venv (minutes, once)"
   if [ "$build" = cpu ]; then install_torch; fi
   install --only-binary :all: -r "config/$build.lock"
   finish runtime "${locks[@]}"
