@@ -30,13 +30,25 @@ class Observer(Protocol):
     def inter_token(self, route: str, seconds: float) -> None: ...
 
 
-class Dispatch:
-    """One call of the engine: `live` sequences still in it, each with `tokens` prompt tokens."""
+def _nothing() -> None:
+    """How a call is aborted that the engine does not know."""
 
-    def __init__(self, permit: "Permit", sequences: int, tokens: int) -> None:
+
+class Dispatch:
+    """One call of the engine: `live` sequences still in it, each with `tokens` prompt tokens.
+
+    Attributes:
+        abort: makes the engine forget the sequences that are still live.
+
+    """
+
+    def __init__(
+        self, permit: "Permit", sequences: int, tokens: int, abort: Callable[[], None]
+    ) -> None:
         self.permit = permit
         self.live = sequences
         self.tokens = tokens
+        self.abort = abort
 
     def end(self, reason: str, sequences: int = 1) -> None:
         """Note that the engine finished some of the sequences for `reason`."""
@@ -68,6 +80,7 @@ class Permit:
         self.ended = 0
         self.dispatched = 0
         self.live = 0
+        self.open: dict[Dispatch, None] = {}
 
     @property
     def started(self) -> bool:
@@ -102,7 +115,13 @@ class Permit:
             self._finish(reason, sequences)
 
     def close(self) -> None:
-        """End what is left: sequences that never ran, that failed, or that nobody waits for."""
+        """End what is left: sequences that never ran, that failed, or that nobody waits for.
+
+        A call that failed may be kept alive for long by the traceback of its error, so its
+        sequences are taken from the engine here and not when it is collected.
+        """
+        for dispatch in list(self.open):
+            self._release(dispatch)
         if self.unfinished:
             if not self.nested or self.finish_reason is None or self.failure is not None:
                 self.finish_reason = self._remainder()
@@ -120,20 +139,33 @@ class Permit:
             self.ledger.finish(self.route, reason, ended)
 
     @contextmanager
-    def dispatch(self, sequences: int, tokens: int) -> Iterator[Dispatch]:
-        """Hold `sequences` of the engine, in the order in which they were handed over."""
-        dispatch = Dispatch(self, sequences, tokens)
+    def dispatch(
+        self, sequences: int, tokens: int, abort: Callable[[], None] = _nothing
+    ) -> Iterator[Dispatch]:
+        """Hold `sequences` of the engine, in the order in which they were handed over.
+
+        Those that are live at the end, or when the permit is closed, are aborted.
+        """
+        dispatch = Dispatch(self, sequences, tokens, abort)
         if self.handed_after_s is None:
             self.handed_after_s = self.ledger.clock() - self.accepted_at
         self.ledger.dispatches[dispatch] = None
+        self.open[dispatch] = None
         self.dispatched += sequences
         self.live += sequences
         self.prompt_tokens += tokens
         try:
             yield dispatch
         finally:
-            del self.ledger.dispatches[dispatch]
+            self._release(dispatch)
+
+    def _release(self, dispatch: Dispatch) -> None:
+        """Take a call's sequences back from the engine; a second time changes nothing."""
+        if dispatch in self.open:
+            del self.open[dispatch], self.ledger.dispatches[dispatch]
             self.live -= dispatch.live
+            if dispatch.live:
+                dispatch.abort()
 
 
 class Ledger:

@@ -7,6 +7,7 @@ of its request: the sequences handed over, the first output, the ends, the first
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from vllm.outputs import PoolingRequestOutput, RequestOutput
@@ -17,12 +18,16 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.stats import RequestStateStats
 
 from app.engine.translate import translate
-from app.errors import ContextLengthExceeded, EngineAborted, InternalError
+from app.errors import ContextLengthExceeded, EngineAborted, EngineDead, InternalError
 from app.permit import Dispatch, Permit, current_permit
 
 
 class GatedLLM(AsyncLLM):
     """`AsyncLLM` whose calls run under the current permit, if there is one."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._aborts: set[asyncio.Task[None]] = set()
 
     def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
         """Nothing: whoever has a permit has been admitted."""
@@ -64,7 +69,8 @@ class GatedLLM(AsyncLLM):
         sequences = params.n if isinstance(params, SamplingParams) else 1
         # A tool turn's or a beam's prompt holds output already: only the first has room for all.
         first = not (permit.nested and permit.dispatched)
-        with permit.dispatch(sequences, tokens) as dispatch:
+        abort = partial(self._abort_soon, request_id)
+        with permit.dispatch(sequences, tokens, abort) as dispatch:
             try:
                 if first and isinstance(params, SamplingParams):
                     self._check_length(permit, tokens)
@@ -73,10 +79,8 @@ class GatedLLM(AsyncLLM):
                         observe(dispatch, output)
                         yield output
             except Exception as error:
-                permit.fail(translate(error))
+                self._note_failure(permit, error)
                 raise
-            finally:
-                await self._abort_unfinished(dispatch, request_id)
 
     def _check_length(self, permit: Permit, tokens: int) -> None:
         """Refuse what vllm would cut short: it lowers `max_tokens` until the context fits."""
@@ -89,10 +93,21 @@ class GatedLLM(AsyncLLM):
                 "output).",
             )
 
-    async def _abort_unfinished(self, dispatch: Dispatch, request_id: str) -> None:
+    def _note_failure(self, permit: Permit, error: Exception) -> None:
+        """Write down why a request fails; the log gets one traceback for it, not one a prompt.
+
+        When vllm's output loop ends, it logs the reason and raises the same exception in every
+        call that is waiting.
+        """
+        if permit.failure is None:
+            permit.fail(EngineDead() if self.errored else translate(error))
+
+    def _abort_soon(self, request_id: str) -> None:
         """Free the slots of a call that nobody listens to any more, whatever ended it."""
-        if dispatch.live and not self.errored:
-            await asyncio.shield(asyncio.ensure_future(self.abort(request_id)))
+        if not self.errored:
+            task = asyncio.ensure_future(self.abort(request_id))
+            self._aborts.add(task)
+            task.add_done_callback(self._aborts.discard)
 
 
 def observe(dispatch: Dispatch, output: RequestOutput | PoolingRequestOutput) -> None:

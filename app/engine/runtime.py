@@ -33,13 +33,16 @@ from app.engine.stats import StatsRecorder, combine
 from app.engine.translate import from_response, from_validation, translate
 from app.errors import InvalidJson, InvalidValue, TidegateError
 from app.lifecycle import Stage
-from app.permit import Ledger
+from app.permit import Ledger, current_permit
 from app.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 # How long vllm's own shutdown waits for the engine before it kills it.
 SHUTDOWN_S = 2.0
+
+# Some answers repeat parts of the request, and pydantic writes at most 255 levels.
+MAX_DEPTH = 200
 
 
 def build(settings: Settings, ledger: Ledger, report: Callable[[Stage], None]) -> "VllmEngine":
@@ -156,7 +159,8 @@ class VllmEngine:
         try:
             result = await handler(*self._arguments(call, request))
         except Exception as error:
-            raise translate(error) from error
+            permit = current_permit.get()
+            raise (permit and permit.failure) or translate(error) from error
         return await self._answer(result)
 
     def _arguments(self, call: Call, request: Request) -> tuple[Any, Request]:
@@ -216,7 +220,19 @@ def _decode(body: bytes) -> dict[str, Any]:
         raise InvalidJson(f"The request body is not valid JSON: {error}") from error
     if not isinstance(data, dict):
         raise InvalidValue("The request body must be a JSON object.")
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _depth_exceeds(data, MAX_DEPTH):
+        raise InvalidJson(f"The request body is nested more than {MAX_DEPTH} levels deep.")
     return data
+
+
+def _depth_exceeds(data: dict[str, Any], limit: int) -> bool:
+    level: list[Any] = [data]
+    for _ in range(limit):
+        members = (value.values() if isinstance(value, dict) else value for value in level)
+        level = [inner for each in members for inner in each if isinstance(inner, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 async def _document(response: Response) -> Document:

@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 _CONTEXT = re.compile(
     r"maximum context length|exceeds the max_model_len|greater than max_model_len"
     r"|maximum model length|longer than the maximum"
+    # The request's own max_tokens have been checked; this is what its prompt left of the context.
+    r"|^max_tokens must be at least 1, got 0"
 )
 
 # What code raises that meets a value it was not made for. Before the engine is called there is

@@ -1,12 +1,13 @@
 """A headless engine: another node's part of an engine that spans several.
 
 vllm's own headless mode does the work. Left to itself it waits for ever for a head node that is
-gone, and takes ten seconds to stop; so both ends are seen to here.
+gone, and takes ten seconds to stop: both ends are seen to here.
 """
 
 import argparse
 import contextlib
 import logging
+import multiprocessing
 import socket
 import threading
 import time
@@ -20,6 +21,7 @@ from app.settings import Settings, SettingsError
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
+_JOIN_S = 2.0
 
 
 def run(settings: Settings) -> None:
@@ -41,7 +43,7 @@ def run(settings: Settings) -> None:
             threading.Thread(target=_end_with_head, args=(args,), daemon=True).start()
         run_headless(args)
     finally:
-        end(engine_processes())
+        _end_processes()
 
 
 def _end_with_head(args: argparse.Namespace) -> None:
@@ -57,7 +59,20 @@ def _end_with_head(args: argparse.Namespace) -> None:
         head.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
         head.recv(1)
     logger.error("the head node is gone")
-    end(engine_processes())
+    _end_processes()
+
+
+def _end_processes() -> None:
+    """Kill this node's ranks, and what they have started.
+
+    Children are waited for by who started them: what psutil has waited for, multiprocessing takes
+    to be alive, and vllm waits ten seconds for it.
+    """
+    processes = engine_processes()
+    for child in multiprocessing.active_children():
+        child.kill()
+        child.join(_JOIN_S)
+    end(processes)
 
 
 def _connection(host: str, port: int) -> socket.socket:

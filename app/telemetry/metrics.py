@@ -6,10 +6,12 @@ Names, types and labels are a contract with manifests and dashboards.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from app.lifecycle import Phase
@@ -196,6 +198,11 @@ class Metrics:
         """All series in the format that the scraper asks for, and its content type."""
         encode: Callable[[Any], bytes]
         encode, content_type = choose_encoder(accept)
+        if content_type.startswith("application/openmetrics-text"):
+            # Its default escaping makes `vllm_` of `vllm:`, though a colon is legal in a name: a
+            # Prometheus that asks for OpenMetrics, as all do, would not find the engine's series.
+            encode = partial(openmetrics.generate_latest, escaping=openmetrics.ALLOWUTF8)
+            content_type = openmetrics.CONTENT_TYPE_LATEST
         return encode(self.registry), content_type
 
 

@@ -1,0 +1,93 @@
+"""Continuous batching, as clients and the gauges see it."""
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from tests.rig.service import Held, Samples, Service, hold, total
+
+# In the order in which they start, so that the first three cannot end before the fifth is there.
+# All decode in step: the fifth takes the first short one's slot and ends after some 500 steps,
+# long before the second short one, and that long before the long one.
+LENGTHS = {"long": 940, "short-3": 800, "short-2": 650, "short-1": 300}
+FIFTH = 200
+ENDS = ["short-1", "fifth", "short-2", "short-3", "long"]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One scrape, in sequences; accepted and finished since the test began."""
+
+    pending: float
+    running: float
+    accepted: float
+    finished: float
+
+
+class Gauges:
+    """Scrapes of a service, counted from its state at the first."""
+
+    def __init__(self, before: Samples) -> None:
+        self.accepted_before = _sum(before, "tidegate_accepted_sequences_total")
+        self.finished_before = _sum(before, "tidegate_finished_sequences_total")
+
+    def moment(self, samples: Samples) -> Moment:
+        return Moment(
+            pending=total(samples, "vllm_pending_requests", model_name="tiny"),
+            running=total(samples, "vllm_running_requests", model_name="tiny"),
+            accepted=_sum(samples, "tidegate_accepted_sequences_total") - self.accepted_before,
+            finished=_sum(samples, "tidegate_finished_sequences_total") - self.finished_before,
+        )
+
+
+async def test_a_queued_request_starts_when_the_first_slot_is_free(service: Service) -> None:
+    run = uuid.uuid4().hex[:8]
+    gauges = Gauges(await asyncio.to_thread(service.metrics))
+    async with AsyncExitStack() as stack:
+
+        async def start(name: str, max_tokens: int, started: int) -> Held:
+            headers = {"x-request-id": f"{run}.{name}"}
+            opened = hold(service, 1, started=started, max_tokens=max_tokens, headers=headers)
+            held = await stack.enter_async_context(opened)
+            held.may_end = True
+            return held
+
+        streams = [await start(name, length, started=1) for name, length in LENGTHS.items()]
+        streams.append(await start("fifth", FIFTH, started=0))
+        moments = await watch(service, gauges, streams)
+    assert [stream.complete for held in streams for stream in held] == [True] * 5
+    assert ended(service, run) == ENDS
+    told(moments)
+
+
+async def watch(service: Service, gauges: Gauges, streams: Sequence[Held]) -> list[Moment]:
+    """Scrapes until all streams have ended."""
+    moments = []
+    while not all(stream.ended for held in streams for stream in held):
+        moments.append(gauges.moment(await asyncio.to_thread(service.metrics)))
+    return moments
+
+
+def ended(service: Service, run: str) -> list[str]:
+    """The requests of this run in the order in which the service finished them."""
+    ids = [line.get("id", "") for line in service.log_lines()]
+    return [name.partition(".")[2] for name in ids if name.startswith(f"{run}.")]
+
+
+def told(moments: Sequence[Moment]) -> None:
+    """The scrapes add up, and show the queued fifth first and then in the batch."""
+    for moment in moments:
+        assert moment.pending + moment.running == moment.accepted - moment.finished, moment
+        assert moment.running <= 4, moment
+    queued = Moment(pending=1, running=4, accepted=5, finished=0)
+    taken = Moment(pending=0, running=4, accepted=5, finished=1)
+    alone = Moment(pending=0, running=1, accepted=5, finished=4)
+    story = [moment for moment in dict.fromkeys(moments) if moment in (queued, taken, alone)]
+    assert story == [queued, taken, alone], moments
+
+
+def _sum(samples: Samples, name: str) -> float:
+    """Over all labels; a counter that nothing has counted yet is not exported."""
+    return sum(value for (key, _), value in samples.items() if key == name)

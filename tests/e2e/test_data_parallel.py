@@ -1,0 +1,99 @@
+"""Two engines in one service: the gauges are about both."""
+
+import pytest
+
+from tests.conftest import StartService
+from tests.rig.service import Samples, Service, hold, shown, total, until_metrics
+
+ENGINES = ("0", "1")
+SLOTS = 4
+
+
+@pytest.fixture(scope="module")
+def pair(start_module_service: StartService) -> Service:
+    """Two engines on few cores: with more than one thread each they wait for one another."""
+    return start_module_service(
+        engine__data_parallel_size=2,
+        server__trust_routing_headers=True,
+        env={"OMP_NUM_THREADS": "1"},
+    )
+
+
+def of_each(samples: Samples, name: str) -> list[float]:
+    """The engine's own series, by engine."""
+    return [total(samples, name, engine=engine, model_name="tiny") for engine in ENGINES]
+
+
+def ours(samples: Samples, name: str) -> float:
+    return total(samples, name, model_name="tiny")
+
+
+def is_idle(samples: Samples) -> bool:
+    names = ("pending_requests", "running_requests", "pending_tokens", "kv_cache_usage_ratio")
+    return all(ours(samples, f"vllm_{name}") == 0 for name in names)
+
+
+def is_full(samples: Samples) -> bool:
+    """Both engines run what they can, and have two requests more each."""
+    running = of_each(samples, "vllm:num_requests_running")
+    return running == [SLOTS, SLOTS] and of_each(samples, "vllm:num_requests_waiting") == [2, 2]
+
+
+def agrees(samples: Samples) -> None:
+    """Our gauges are of the same moment as the engines' own series in the same scrape."""
+    running = of_each(samples, "vllm:num_requests_running")
+    waiting = of_each(samples, "vllm:num_requests_waiting")
+    usage = of_each(samples, "vllm:kv_cache_usage_perc")
+    assert ours(samples, "vllm_running_requests") == sum(running), shown(samples)
+    assert ours(samples, "vllm_pending_requests") == sum(waiting), shown(samples)
+    ratio = ours(samples, "vllm_kv_cache_usage_ratio")
+    assert ratio == pytest.approx(sum(usage) / len(ENGINES)), shown(samples)
+    percent = ours(samples, "vllm_kv_cache_usage_percent")
+    assert percent == pytest.approx(100 * ratio), shown(samples)
+
+
+async def test_the_gauges_are_sums_over_both_engines(pair: Service) -> None:
+    async with hold(pair, 12, started=2 * SLOTS) as held:
+        held.may_end = True
+        samples = await until_metrics(pair, is_full)
+        assert ours(samples, "vllm_running_requests") == 2 * SLOTS
+        assert ours(samples, "vllm_pending_requests") == 4
+        assert ours(samples, "vllm_kv_cache_usage_ratio") > 0
+        agrees(samples)
+        held.close()
+    await until_metrics(pair, is_idle, within=5.0)
+
+
+async def test_one_request_reaches_both_engines(pair: Service) -> None:
+    async with hold(pair, 1, n=2 * SLOTS) as held:
+        held.may_end = True
+        running = [SLOTS, SLOTS]
+        samples = await until_metrics(
+            pair, lambda s: of_each(s, "vllm:num_requests_running") == running
+        )
+        agrees(samples)
+        await held.finish()
+        assert held[0].complete
+    samples = await until_metrics(pair, is_idle, within=5.0)
+    assert min(of_each(samples, "vllm:generation_tokens_total")) >= SLOTS * 960
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_what_one_engine_has_is_not_taken_for_the_others(pair: Service, engine: str) -> None:
+    """The other engine was busy until just now, and its last report still says so."""
+    busy, quiet = {"x-data-parallel-rank": engine}, {"x-data-parallel-rank": _other(engine)}
+    async with hold(pair, SLOTS, headers=quiet) as before:
+        before.close()
+        async with hold(pair, 2, headers=busy) as held:
+            held.may_end = True
+            samples = await until_metrics(pair, lambda s: ours(s, "vllm_running_requests") == 2)
+            held.close()
+    assert total(samples, "vllm:num_requests_running", engine=engine) == 2
+    usage = total(samples, "vllm:kv_cache_usage_perc", engine=engine)
+    assert ours(samples, "vllm_kv_cache_usage_ratio") == pytest.approx(usage / 2)
+    assert ours(samples, "vllm_pending_requests") == 0
+    await until_metrics(pair, is_idle, within=5.0)
+
+
+def _other(engine: str) -> str:
+    return ENGINES[1 - ENGINES.index(engine)]

@@ -1,0 +1,43 @@
+"""Faults of vllm's engine client, caused underneath ours: real outputs, then an exception."""
+
+import importlib
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
+from typing import Any
+
+import pytest
+
+
+@contextmanager
+def failing(llm: Any, method: str, error: Exception, after: int) -> Iterator[None]:
+    """Let each call of the engine raise `error` in place of its output number `after`.
+
+    Args:
+        llm: the service's engine client; its base class is vllm's.
+        method: `generate` or `encode`.
+        error: what is raised.
+        after: outputs of the real engine that come before.
+
+    """
+    base = type(llm).__base__
+    original = getattr(base, method)
+
+    async def faulty(self: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+        count = 0
+        async with aclosing(original(self, *args, **kwargs)) as outputs:
+            async for output in outputs:
+                if count == after:
+                    break
+                count += 1
+                yield output
+        raise error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, method, faulty)
+        yield
+
+
+def dead() -> Exception:
+    """What vllm raises once its engine has died."""
+    error: Exception = importlib.import_module("vllm.v1.engine.exceptions").EngineDeadError()
+    return error
