@@ -20,11 +20,14 @@
 it never carries the text of an exception that was not made for clients.
 """
 
+import json
 import random
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-MAX_MESSAGE_CHARS = 2_000  # the contract bounds an error's body at 10 kB, whatever the input
+# The contract bounds an error's body at 10 kB, whatever the input; these are bytes of JSON.
+MAX_MESSAGE_BYTES = 4_000
+MAX_PARAM_BYTES = 400
 
 # https://docs.anthropic.com/en/api/errors
 _ANTHROPIC_TYPES: Mapping[int, str] = {
@@ -48,8 +51,8 @@ class TidegateError(Exception):
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
-        self.message = _shorten(message, MAX_MESSAGE_CHARS)
-        self.param = _shorten(param, 200) if param is not None else None
+        self.message = _shorten(message, MAX_MESSAGE_BYTES)
+        self.param = _shorten(param, MAX_PARAM_BYTES) if param is not None else None
 
     def body(self) -> dict[str, Any]:
         """The OpenAI error body, also used as the in-stream error event."""
@@ -82,9 +85,13 @@ class TidegateError(Exception):
 
 
 def _shorten(text: str, limit: int) -> str:
+    """The text, cut so that it takes at most `limit` bytes as ASCII-only JSON."""
     # Lone surrogates cannot be encoded as UTF-8, and a client may send them back to itself.
     text = text.encode("utf-8", "replace").decode("utf-8")
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+    cut = text[:limit]
+    while len(json.dumps(cut)) > limit:
+        cut = cut[: len(cut) * 3 // 4]
+    return text if cut == text else f"{cut}…"
 
 
 class BadRequest(TidegateError):

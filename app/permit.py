@@ -193,10 +193,10 @@ class Ledger:
 
         """
         permit = Permit(self, route, sequences, estimate, nested)
-        self.permits[permit] = None
         if sequences:
-            self.unfinished += sequences
             self.observer.sequences_accepted(route, sequences)
+            self.unfinished += sequences
+        self.permits[permit] = None
         token = current_permit.set(permit)
         try:
             yield permit

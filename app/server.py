@@ -1,15 +1,19 @@
 """Runs the application under uvicorn, on one port or two, until a signal or a failure."""
 
 import asyncio
+import json
 import signal
 import socket
 import threading
+import uuid
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from app.errors import InvalidValue
 from app.lifecycle import Phase
 from app.main import Service
 from app.settings import ServerSettings, Settings
@@ -55,10 +59,27 @@ class TidegateServer(uvicorn.Server):
         return await super().on_tick(counter) or lifecycle.phase is Phase.FAILED
 
 
+class JsonHttpProtocol(HttpToolsProtocol):
+    """Refuses what is not HTTP in the one error body; no request is seen above it."""
+
+    def send_400_response(self, msg: str) -> None:
+        body = json.dumps(InvalidValue(msg).body()).encode()
+        lines = (
+            "HTTP/1.1 400 Bad Request",
+            "content-type: application/json",
+            f"content-length: {len(body)}",
+            f"x-request-id: {uuid.uuid4().hex}",
+            "connection: close",
+        )
+        self.transport.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+        self.transport.close()
+
+
 def configuration(settings: Settings, app: FastAPI, lifespan: str = "on") -> uvicorn.Config:
     """Uvicorn's configuration; logs are ours, and so is the access log."""
     return uvicorn.Config(
         app,
+        http=JsonHttpProtocol,
         lifespan=lifespan,  # type: ignore[arg-type]
         log_config=None,
         access_log=False,

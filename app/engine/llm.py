@@ -18,7 +18,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.stats import RequestStateStats
 
 from app.engine.translate import translate
-from app.errors import ContextLengthExceeded, EngineAborted, EngineDead, InternalError
+from app.errors import ContextLengthExceeded, EngineAborted, EngineDead, InternalError, InvalidValue
 from app.permit import Dispatch, Permit, current_permit
 
 
@@ -76,7 +76,7 @@ class GatedLLM(AsyncLLM):
                     self._check_length(permit, tokens)
                 async with aclosing(outputs):
                     async for output in outputs:
-                        observe(dispatch, output)
+                        observe(dispatch, output, params)
                         yield output
             except Exception as error:
                 self._note_failure(permit, error)
@@ -110,17 +110,22 @@ class GatedLLM(AsyncLLM):
             task.add_done_callback(self._aborts.discard)
 
 
-def observe(dispatch: Dispatch, output: RequestOutput | PoolingRequestOutput) -> None:
+def observe(
+    dispatch: Dispatch,
+    output: RequestOutput | PoolingRequestOutput,
+    params: SamplingParams | PoolingParams,
+) -> None:
     """Write an output of the engine down on its permit.
 
     Raises:
         EngineAborted: the engine gave the sequence up, which vllm reports as a normal end.
+        InvalidValue: the engine could not follow the request's grammar.
         InternalError: the engine failed on this sequence.
 
     """
     permit = dispatch.permit
     whole = not permit.started
-    _check(output)
+    _check(output, params)
     permit.output()
     if isinstance(output, PoolingRequestOutput):
         if output.finished:
@@ -135,7 +140,9 @@ def observe(dispatch: Dispatch, output: RequestOutput | PoolingRequestOutput) ->
         _note_times(permit, output.metrics, whole)
 
 
-def _check(output: RequestOutput | PoolingRequestOutput) -> None:
+def _check(
+    output: RequestOutput | PoolingRequestOutput, params: SamplingParams | PoolingParams
+) -> None:
     if isinstance(output, PoolingRequestOutput):
         if output.error is not None:
             raise InternalError
@@ -144,6 +151,9 @@ def _check(output: RequestOutput | PoolingRequestOutput) -> None:
     if "abort" in reasons:
         raise EngineAborted
     if "error" in reasons:
+        # What a grammar allows is only known when it is compiled and followed, in the engine.
+        if isinstance(params, SamplingParams) and params.structured_outputs is not None:
+            raise InvalidValue("The schema, pattern or grammar cannot be satisfied.")
         raise InternalError
 
 

@@ -16,10 +16,10 @@ from starlette.responses import Response, StreamingResponse
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.cli_args import propagate_flash_late_interaction
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.entrypoints.serve.utils.sse_keep_alive import with_sse_keep_alive
 from vllm.exceptions import VLLMError
-from vllm.sampling_params import SamplingParams
 from vllm.usage.usage_lib import UsageContext
 
 from app import embedded
@@ -31,7 +31,7 @@ from app.engine.processes import end, engine_processes
 from app.engine.protocol import Call, DecodingStats, Document, Operation, Stream
 from app.engine.stats import StatsRecorder, combine
 from app.engine.translate import from_response, from_validation, translate
-from app.errors import InvalidJson, InvalidValue, TidegateError
+from app.errors import ContextLengthExceeded, InvalidJson, InvalidValue, TidegateError
 from app.lifecycle import Stage
 from app.permit import Ledger, current_permit
 from app.settings import Settings
@@ -96,9 +96,10 @@ class VllmEngine:
         await init_app_state(self.llm, self.state, self.args, tasks)
         await self.llm.reset_mm_cache()
         if "generate" in tasks:
-            params = SamplingParams(max_tokens=1, ignore_eos=True)
-            async for _ in self.llm.generate({"prompt_token_ids": [0]}, params, "warm-up"):
-                pass
+            first = CompletionRequest(prompt=[0], max_tokens=1, ignore_eos=True)
+            answer = await self.state.openai_serving_completion.create_completion(first)
+            if isinstance(answer, ErrorResponse):
+                raise from_response(answer)
 
     @property
     def model_name(self) -> str:
@@ -160,8 +161,19 @@ class VllmEngine:
             result = await handler(*self._arguments(call, request))
         except Exception as error:
             permit = current_permit.get()
-            raise (permit and permit.failure) or translate(error) from error
+            failure = (permit and permit.failure) or translate(error)
+            raise self._with_counts(failure) from error
         return await self._answer(result)
+
+    def _with_counts(self, failure: TidegateError) -> TidegateError:
+        """A prompt that fills the context fails in vllm without a word of the context."""
+        limit = self.llm.model_config.max_model_len
+        if not isinstance(failure, ContextLengthExceeded) or str(limit) in failure.message:
+            return failure
+        return ContextLengthExceeded(
+            f"This model's maximum context length is {limit} tokens, but at least {limit + 1} were "
+            f"requested ({limit} in the prompt, at least 1 for the output)."
+        )
 
     def _arguments(self, call: Call, request: Request) -> tuple[Any, Request]:
         """The request and the headers as vllm may see them, under an id used only once."""

@@ -82,7 +82,9 @@ def _of_the_request(error: Exception) -> TidegateError:
     if translated.status >= InternalError.status:
         logger.error("a request failed", exc_info=error)
     elif not _is_for_clients(error):
-        logger.warning("a request could not be processed", exc_info=error)
+        # Its text may quote the request, which is not for the log.
+        logger.warning("a request tripped %s in vllm", type(error).__name__)
+        logger.debug("where it tripped", exc_info=error)
         return InvalidValue("The request has a value that cannot be processed.")
     return translated
 

@@ -262,7 +262,6 @@ def test_null_is_as_absent(client: httpx.Client) -> None:
         assert client.post(path, json=body(path, **nulls)).status_code == bare.status_code
 
 
-@pytest.mark.xfail(strict=True, reason="the engine reports it as an error of its own")
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize(
     "fields",
@@ -315,7 +314,6 @@ def test_a_prompt_over_the_context(
     assert max(numbers) > LIMIT
 
 
-@pytest.mark.xfail(strict=True, reason="vllm fails before the seam that knows both counts")
 @pytest.mark.parametrize("tokens", [1, ABSENT])
 def test_a_prompt_that_fills_the_context(client: httpx.Client, tokens: object) -> None:
     fields = {"prompt": [300] * LIMIT, "max_tokens": tokens}

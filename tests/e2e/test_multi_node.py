@@ -74,12 +74,18 @@ def test_two_nodes_compute_what_one_does(nodes: tuple[Service, Service], service
     assert len(prompt_logprobs(head)) > 10
 
 
-def test_a_worker_ends_with_its_head_node(nodes: tuple[Service, Service]) -> None:
+async def test_a_worker_ends_with_its_head_node(nodes: tuple[Service, Service]) -> None:
     head, worker = nodes
     assert head.terminate() == 0
     assert worker.wait(within=30) == 1
     assert "the head node is gone" in worker.log_text()
-    assert head.survivors() == worker.survivors() == []
+    for server in (head, worker):
+        await nothing_is_left(server)
+
+
+async def nothing_is_left(server: Service) -> None:
+    """Python's resource tracker outlives the process that it is for by a moment."""
+    await until(lambda: server.survivors() == [], within=20, why=f"left: {server.survivors()}")
 
 
 async def test_a_worker_without_a_head_node_ends_on_sigterm(
@@ -90,7 +96,7 @@ async def test_a_worker_without_a_head_node_ends_on_sigterm(
         worker.start()
         await until(lambda: bool(worker.engine_pids("Worker")), within=120, why=worker.log_tail())
         assert worker.terminate() == 0
-        assert worker.survivors() == []
+        await nothing_is_left(worker)
     finally:
         worker.close()
 
