@@ -28,7 +28,13 @@ PATIENCE = httpx.Timeout(120.0, connect=10.0, pool=None)
 UNLIMITED = httpx.Limits(max_connections=None, max_keepalive_connections=None)
 
 _HIDDEN = ("TIDEGATE_", "VLLM_", "OTEL_", "PROMETHEUS_MULTIPROC_DIR", "OMP_NUM_THREADS")
-_OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1"}
+_OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "PYTHONUNBUFFERED": "1",
+    # Threads of several engines on two cores wait for each other and burn the time of both.
+    "OMP_NUM_THREADS": "1",
+}
 REAPER = """
 while [ "$3" -gt "$((n += 1))" ] && kill -0 "$1"; do
   sleep 1
