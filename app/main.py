@@ -58,6 +58,7 @@ class Service:
         )
         self.engine: Engine | None = None
         self.failure: BaseException | None = None
+        self._others = engine_processes()
         if engine is not None:
             self._ready(engine)
 
@@ -119,7 +120,12 @@ class Service:
         self.lifecycle.become(Phase.STOPPED)
         if self.engine is not None:
             await in_thread(self.engine.shutdown)
-        await in_thread(lambda: end(engine_processes()))
+        else:
+            await in_thread(self._abandon)
+
+    def _abandon(self) -> None:
+        """End what an unfinished start has begun."""
+        end(process for process in engine_processes() if process not in self._others)
 
 
 def served_name(settings: Settings) -> str:

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 import msgspec
+import psutil
 import pydantic
 from starlette.datastructures import State
 from starlette.requests import Request
@@ -63,13 +64,15 @@ def build(settings: Settings, ledger: Ledger, report: Callable[[Stage], None]) -
     config = engine_args.create_engine_config(UsageContext.OPENAI_API_SERVER)
     report(Stage.LOADING)
     recorder = StatsRecorder()
+    others = engine_processes()
     llm = GatedLLM.from_vllm_config(
         config,
         usage_context=UsageContext.OPENAI_API_SERVER,
         stat_loggers=[recorder.stat_logger],
         enable_log_requests=args.enable_log_requests,
     )
-    return VllmEngine(llm, args, recorder, ledger, settings)
+    processes = [process for process in engine_processes() if process not in others]
+    return VllmEngine(llm, args, recorder, ledger, processes, settings)
 
 
 class VllmEngine:
@@ -81,12 +84,14 @@ class VllmEngine:
         args: argparse.Namespace,
         recorder: StatsRecorder,
         ledger: Ledger,
+        processes: list[psutil.Process],
         settings: Settings,
     ) -> None:
         self.llm = llm
         self.args = args
         self.recorder = recorder
         self.ledger = ledger
+        self.processes = processes
         self.trust_routing_headers = settings.server.trust_routing_headers
         self.state = State()
 
@@ -216,9 +221,8 @@ class VllmEngine:
         }
 
     def shutdown(self) -> None:
-        processes = engine_processes()
         self.llm.shutdown(timeout=SHUTDOWN_S)
-        end(processes)
+        end(self.processes)
 
 
 def _decode(body: bytes) -> dict[str, Any]:

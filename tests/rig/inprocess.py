@@ -76,7 +76,9 @@ class InProcess(Service):
         return await asyncio.to_thread(self.run, work)
 
     def survivors(self) -> list[psutil.Process]:
-        return [p for p in psutil.Process().children(recursive=True) if "VLLM" in _title(p)]
+        """The engine's processes that live; another service's in this process are not ours."""
+        engine: Any = self.composition.engine
+        return [p for p in (engine.processes if engine else []) if _lives(p)]
 
     def _serve(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
@@ -91,5 +93,5 @@ class InProcess(Service):
             raise ServerError(f"left behind: {self.thread}, {self.survivors()}")
 
 
-def _title(process: psutil.Process) -> str:
-    return " ".join(process.cmdline()) if process.is_running() else ""
+def _lives(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
