@@ -9,7 +9,7 @@ import pytest
 
 from tests.rig.models import build_lora, build_model
 from tests.rig.peer import Peer
-from tests.rig.service import Server, Service, Setting, adapter_settings, tiny_settings
+from tests.rig.service import Server, Service, Setting, tiny_settings
 
 SERVERS = {"service", "start_service", "start_module_service", "peer"}
 
@@ -78,11 +78,9 @@ def tiny_lora(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def service(
-    tiny_model: Path, tiny_lora: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Service]:
-    """One for all tests that need no settings of their own: 4 slots, 1,024 tokens, LoRA, tools."""
-    settings = tiny_settings(tiny_model) | adapter_settings(tiny_lora)
+def service(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One for all tests that need no settings of their own: 4 slots, 1,024 tokens, tools."""
+    settings = tiny_settings(tiny_model)
     settings |= {"frontend.enable_auto_tool_choice": True, "frontend.tool_call_parser": "hermes"}
     with Service(settings, tmp_path_factory.mktemp("service") / "log") as running:
         yield running

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from vllm.outputs import PoolingRequestOutput, RequestOutput
+from vllm.platforms import current_platform
 from vllm.pooling_params import PoolingParams
 from vllm.renderers.inputs.preprocess import extract_prompt_len
 from vllm.sampling_params import SamplingParams
@@ -74,6 +75,7 @@ class GatedLLM(AsyncLLM):
             try:
                 if first and isinstance(params, SamplingParams):
                     self._check_length(permit, tokens)
+                    self._check_adapters(params)
                 async with aclosing(outputs):
                     async for output in outputs:
                         observe(dispatch, output, params)
@@ -91,6 +93,16 @@ class GatedLLM(AsyncLLM):
                 f"This model's maximum context length is {self.model_config.max_model_len} tokens, "
                 f"but {tokens + wanted} were requested ({tokens} in the prompt, {wanted} for the "
                 "output).",
+            )
+
+    def _check_adapters(self, params: SamplingParams) -> None:
+        """Refuse what kills the engine: with adapters, the CPU build's kernel of the last layer
+        takes a prompt's logprobs for those of the batch (vllm 0.32, `punica_cpu.py`)."""
+        with_adapters = self.vllm_config.lora_config is not None and current_platform.is_cpu()
+        if with_adapters and params.prompt_logprobs is not None:
+            raise InvalidValue(
+                "vLLM's CPU build cannot compute a prompt's logprobs while adapters are served.",
+                "prompt_logprobs",
             )
 
     def _note_failure(self, permit: Permit, error: Exception) -> None:

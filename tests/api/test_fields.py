@@ -62,7 +62,7 @@ ANYWHERE: Mapping[str, Any] = {
     "frequency_penalty": 2.0,
     "logit_bias": {"300": 100},
     "metadata": {"a": "b"},
-    "model": "tiny-lora",
+    "model": "tiny",
     "moderation": {"model": "omni-moderation-latest"},
     "n": 2,
     "parallel_tool_calls": False,

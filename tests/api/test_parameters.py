@@ -248,20 +248,32 @@ def test_an_unfinished_message_is_continued(service: Service) -> None:
 
 @every_route
 @streamed_or_not
-def test_an_adapter_is_chosen_by_its_name(service: Service, route: Route, stream: bool) -> None:
+def test_an_adapter_is_chosen_by_its_name(inside: Service, route: Route, stream: bool) -> None:
     def text(model: str) -> str:
         if stream:
-            return route.text_of(ask_streamed(service, route, model=model))
-        return route.text(ask(service, route, model=model))
+            return route.text_of(ask_streamed(inside, route, model=model))
+        return route.text(ask(inside, route, model=model))
 
     assert text("tiny-lora") != text("tiny")
     assert text("tiny-lora") == text("tiny-lora")
 
 
-def test_an_adapter_is_listed_and_named_in_the_answer(service: Service) -> None:
-    listed = service.client().get("/v1/models").json()["data"]
+def test_an_adapter_is_listed_and_named_in_the_answer(inside: Service) -> None:
+    client = inside.client()
+    listed = client.get("/v1/models").json()["data"]
     assert [model["id"] for model in listed] == ["tiny", "tiny-lora"]
-    assert ask(service, model="tiny-lora")["model"] == "tiny-lora"
+    assert client.get("/v1/models/tiny-lora").json()["parent"] == "tiny"
+    assert ask(inside, model="tiny-lora")["model"] == "tiny-lora"
+
+
+@pytest.mark.parametrize("fields", [{"echo": True, "logprobs": 1}, {"prompt_logprobs": 1}])
+def test_what_would_kill_the_cpu_build_is_refused(inside: Service, fields: dict[str, Any]) -> None:
+    """vllm's CPU build dies of a prompt's logprobs as soon as adapters are loaded."""
+    body = COMPLETIONS.body(stream=False, **fields)
+    answer = inside.client().post(COMPLETIONS.path, json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "prompt_logprobs"
+    assert ask(inside)["usage"]["completion_tokens"] == TOKENS
 
 
 @streamed_or_not
