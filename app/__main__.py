@@ -7,12 +7,10 @@ import signal
 import sys
 from collections.abc import Sequence
 
-import uvicorn
-
 import app
 from app.engine.environment import prepared
 from app.main import create_app
-from app.server import listen, ports, serve
+from app.server import configuration, listen, ports, serve
 from app.settings import LoggingSettings, Settings, SettingsError, describe, dump, load
 from app.telemetry.logs import configure
 
@@ -63,7 +61,7 @@ def run_server(settings: Settings) -> int:
         logger.error("cannot listen on %s: %s", settings.server.host, error)
         return FAILED
     logger.info("listening on %s, port %d", settings.server.host, settings.server.port)
-    loop_factory = uvicorn.Config(api).get_loop_factory()
+    loop_factory = configuration(settings, api).get_loop_factory()
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(serve(settings, api, sockets))
     return report(api.state.service.failure, api.state.service.lifecycle.failed)

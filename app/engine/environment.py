@@ -36,3 +36,12 @@ def prepared(settings: Settings) -> Iterator[None]:
         logging_config = write_vllm_logging_config(settings.logging, Path(directory))
         os.environ["VLLM_LOGGING_CONFIG_PATH"] = str(logging_config)
         yield
+
+
+def compile_nothing() -> None:
+    """Let torch interpret what vllm compiles even when it is told to be eager.
+
+    Its sampling of logprobs, for one: on a CPU the first such request would stop all streams for
+    the time of a C++ compiler, and end the engine where there is none.
+    """
+    os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")

@@ -21,10 +21,11 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.entrypoints.serve.utils.sse_keep_alive import with_sse_keep_alive
 from vllm.exceptions import VLLMError
+from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
 
 from app import embedded
-from app.engine import fields
+from app.engine import environment, fields
 from app.engine.arguments import parse_arguments
 from app.engine.llm import GatedLLM
 from app.engine.operations import SPECS, describe, misfit
@@ -42,6 +43,9 @@ logger = logging.getLogger(__name__)
 # How long vllm's own shutdown waits for the engine before it kills it.
 SHUTDOWN_S = 2.0
 
+# Sampling that vllm compiles when it is first asked for, with all streams standing still.
+_COMPILED: dict[str, Any] = {"logprobs": 1, "temperature": 1.0, "top_k": 5, "top_p": 0.9, "seed": 0}
+
 # Some answers repeat parts of the request, and pydantic writes at most 255 levels.
 MAX_DEPTH = 200
 
@@ -58,6 +62,8 @@ def build(settings: Settings, ledger: Ledger, report: Callable[[Stage], None]) -
     if model is None:
         model, name = str(embedded.ensure()), embedded.SERVED_NAME
     args = parse_arguments(settings, model, name)
+    if args.enforce_eager and current_platform.is_cpu():
+        environment.compile_nothing()
     report(Stage.STARTING_ENGINE)
     engine_args = AsyncEngineArgs.from_cli_args(args)
     propagate_flash_late_interaction(args, engine_args)
@@ -101,7 +107,7 @@ class VllmEngine:
         await init_app_state(self.llm, self.state, self.args, tasks)
         await self.llm.reset_mm_cache()
         if "generate" in tasks:
-            first = CompletionRequest(prompt=[0], max_tokens=1, ignore_eos=True)
+            first = CompletionRequest(prompt=[0], max_tokens=2, ignore_eos=True, **_COMPILED)
             answer = await self.state.openai_serving_completion.create_completion(first)
             if isinstance(answer, ErrorResponse):
                 raise from_response(answer)
