@@ -97,6 +97,8 @@ def vllm_logging_config(settings: LoggingSettings) -> dict[str, Any]:
                 # stderr is left to what cannot log: the interpreter and native libraries.
                 "class": "logging.StreamHandler",
                 "stream": "ext://sys.stdout",
+                # Also for the loggers to which a library has given a level of their own.
+                "level": level,
                 "formatter": "tidegate",
             }
         },

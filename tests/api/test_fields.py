@@ -246,7 +246,6 @@ EFFECTS: Mapping[tuple[str, str], Effect] = {
     **{(path, "n"): choices(2) for path in (COMPLETIONS, CHAT)},
     **{(path, "max_tokens"): tokens(3) for path in (COMPLETIONS, CHAT)},
     **{(path, "stop"): stopped for path in (COMPLETIONS, CHAT)},
-    **{(path, "model"): other_text(path) for path in (COMPLETIONS, CHAT, RESPONSES)},
     (COMPLETIONS, "echo"): lambda answer, before: answer["choices"][0]["text"] == "Hello" + before,
     (COMPLETIONS, "prompt"): other_text(COMPLETIONS),
     (COMPLETIONS, "logprobs"): lambda answer, _: (

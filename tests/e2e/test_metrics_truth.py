@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import httpx
 import pytest
 
 from tests.conftest import StartService
@@ -86,7 +87,7 @@ async def test_the_gauges_are_there_and_0_while_the_model_loads(started: Service
 def _is_open(service: Service) -> bool:
     try:
         return service.client().get("/livez").status_code == 200
-    except OSError:
+    except httpx.TransportError:
         return False
 
 

@@ -98,9 +98,17 @@ def test_no_label_is_one_that_prometheus_sets(used: Service) -> None:
     assert not labels & {"pod", "namespace", "instance", "job", "pid"}
 
 
+def _is_ours(line: str) -> bool:
+    """A sample or a comment of our own series, or the end of the page."""
+    name = line.split(" ")[2] if line.startswith(("# HELP ", "# TYPE ")) else line
+    return name.startswith(("vllm_", "tidegate_", "# EOF"))
+
+
 def test_both_formats_hold_the_same_series(used: Service) -> None:
     plain = ours(text_string_to_metric_families(text_of(used)))
-    text = text_of(used, OPENMETRICS)
+    # vllm lets a request that was cancelled while it waited count as minus the machine's uptime,
+    # and this parser refuses a page with a sum below 0: so it sees our own lines alone.
+    text = "".join(line for line in text_of(used, OPENMETRICS).splitlines(True) if _is_ours(line))
     opened = ours(openmetrics.text_string_to_metric_families(text))  # type: ignore[no-untyped-call]
     created = {name for name in plain if name.endswith("_created")}
     assert set(opened) == set(plain) - created
