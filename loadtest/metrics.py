@@ -1,0 +1,125 @@
+"""Latency, throughput and goodput of a set of records."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadtest.record import Outcome, Record
+
+PERCENTILES = (50.0, 90.0, 95.0, 99.0)
+MIN_FOR_P99 = 300  # below this a p99 is one or two requests
+NAMES: dict[str, Callable[[Record], float | None]] = {
+    "ttft": lambda r: r.ttft,
+    "effective_ttft": lambda r: r.effective_ttft,
+    "tpot": lambda r: r.tpot,
+    "e2e": lambda r: r.e2e,
+    "effective_e2e": lambda r: r.effective_e2e,
+}
+SLO_METRICS = ("ttft", "tpot", "e2e")
+
+
+@dataclass(frozen=True)
+class Slo:
+    """Bounds in seconds by metric; `ttft` and `e2e` are measured from the intended send."""
+
+    bounds: dict[str, float]
+
+    def met(self, record: Record) -> bool:
+        """Whether a request counts as good: it succeeded, within every bound."""
+        return record.ok and all(
+            _within(_measured(record, name), bound) for name, bound in self.bounds.items()
+        )
+
+
+def _measured(record: Record, name: str) -> float | None:
+    if name == "tpot":
+        return record.tpot if (record.output_tokens or 0) >= 2 else 0.0
+    return NAMES[f"effective_{name}"](record)
+
+
+def _within(value: float | None, bound: float) -> bool:
+    return value is not None and value <= bound
+
+
+def distribution(values: Sequence[float]) -> dict[str, float | None]:
+    """Mean and linear percentiles; no p99 below 300 values."""
+    if not values:
+        return {"mean": None, **{f"p{p:g}": None for p in PERCENTILES}}
+    data = np.asarray(values, dtype=float)
+    found = dict(zip(PERCENTILES, np.percentile(data, PERCENTILES), strict=True))
+    return {
+        "mean": float(data.mean()),
+        **{
+            f"p{p:g}": None if p == 99 and len(values) < MIN_FOR_P99 else float(v)
+            for p, v in found.items()
+        },
+    }
+
+
+def over_all(values: Sequence[float], offered: int) -> dict[str, float | None]:
+    """Percentiles over all offered requests, where each that failed took for ever.
+
+    An infinite percentile is given as None: JSON has no infinity.
+    """
+    padded = np.concatenate(
+        [np.sort(np.asarray(values, dtype=float)), np.full(offered - len(values), np.inf)]
+    )
+    result: dict[str, float | None] = {}
+    for p in PERCENTILES:
+        value = _linear(padded, p)
+        result[f"p{p:g}"] = None if not np.isfinite(value) else value
+    return result
+
+
+def _linear(ordered: "np.ndarray[tuple[int], np.dtype[np.float64]]", percent: float) -> float:
+    """The linear percentile of sorted values; infinite as soon as an infinite one takes part."""
+    if len(ordered) == 0:
+        return float("inf")
+    position = (len(ordered) - 1) * percent / 100
+    below, share = int(position), position % 1
+    low = float(ordered[below])
+    if share == 0:
+        return low
+    high = float(ordered[below + 1])
+    return float("inf") if not np.isfinite(high) else low + share * (high - low)
+
+
+def gaps(records: Iterable[Record]) -> list[float]:
+    """Inter-token latencies, pooled: each gap shared by the tokens that came after it."""
+    return [gap / max(1, n) for r in records if r.ok for gap, n in r.gaps for _ in range(max(1, n))]
+
+
+def summary(records: Sequence[Record], window_s: float, slo: Slo | None) -> dict[str, object]:
+    """Everything that is reported of a window of `window_s` seconds."""
+    good = [r for r in records if r.ok]
+    tokens = sum(r.output_tokens or 0 for r in good)
+    outcome = Counter(r.outcome.value for r in records)
+    latencies = {
+        name: distribution([v for r in good if (v := read(r)) is not None])
+        for name, read in NAMES.items()
+    }
+    offered = {
+        name: over_all([v for r in good if (v := NAMES[name](r)) is not None], len(records))
+        for name in ("effective_ttft", "effective_e2e")
+    }
+    result: dict[str, object] = {
+        "offered": len(records),
+        "outcomes": {o.value: outcome.get(o.value, 0) for o in Outcome},
+        "window_s": window_s,
+        "requests_per_s": len(good) / window_s if window_s else 0.0,
+        "output_tokens_per_s": tokens / window_s if window_s else 0.0,
+        "output_tokens": tokens,
+        "prompt_tokens": sum(r.prompt_tokens or 0 for r in good),
+        "latency_s": {**latencies, "itl": distribution(gaps(records))},
+        "latency_of_all_offered_s": offered,
+    }
+    if slo is not None:
+        met = sum(slo.met(r) for r in records)
+        result["goodput"] = {
+            "slo_s": dict(slo.bounds),
+            "requests_per_s": met / window_s if window_s else 0.0,
+            "share_of_offered": met / len(records) if records else 0.0,
+        }
+    return result
