@@ -23,6 +23,7 @@ from vllm.entrypoints.serve.utils.sse_keep_alive import with_sse_keep_alive
 from vllm.exceptions import VLLMError
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
+from vllm.utils.async_utils import cancel_task_threadsafe
 
 from app import embedded
 from app.engine import environment, fields
@@ -227,6 +228,8 @@ class VllmEngine:
         }
 
     def shutdown(self) -> None:
+        # Before its sockets are closed under it: that would look like the engine's death.
+        cancel_task_threadsafe(self.llm.output_handler)
         self.llm.shutdown(timeout=SHUTDOWN_S)
         end(self.processes)
 

@@ -65,12 +65,17 @@ def count(samples: Samples, kind: str, **labels: str) -> float:
 
 @asynccontextmanager
 async def load(service: Service, streams: int, waiting: int) -> AsyncIterator[Held]:
-    """So many streams, of which `waiting` wait; on leaving, their clients are gone."""
+    """So many streams, of which `waiting` wait; on leaving, their clients are gone.
+
+    They wait from the start: all at once would be pending for a moment.
+    """
     busy = streams - waiting
-    async with hold(service, streams, started=busy) as held:
+    async with hold(service, busy) as running_ones, hold(service, waiting, started=0) as held:
         await until_metrics(service, lambda s: (pending(s), running(s)) == (waiting, busy))
         yield held
         held.close()
+        await until_metrics(service, lambda s: pending(s) == 0)
+        running_ones.close()
 
 
 async def test_the_gauges_are_there_and_0_while_the_model_loads(started: Service) -> None:
