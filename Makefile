@@ -1,7 +1,8 @@
 # The commands of the project; `make` lists them. Variables: CONFIG (a profile), BUILD (cpu or gpu),
 # ARGS (handed on to the service or to pytest), TORCH_INDEX_URL (deploy/venv.sh).
 SHELL := /bin/bash
-CONFIG ?= config/cpu-demo.yaml
+# The demo's limits are for the embedded model, not for one that is named.
+CONFIG ?= $(if $(TIDEGATE_ENGINE__MODEL),,config/cpu-demo.yaml)
 BUILD ?= $(shell nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)
 BUILD := $(BUILD)
 PYTHON := .venv/bin/python

@@ -58,7 +58,8 @@ def run_server(settings: Settings) -> int:
     try:
         sockets = [listen(settings.server.host, port) for port in ports(settings.server)]
     except OSError as error:
-        logger.error("cannot listen on %s: %s", settings.server.host, error)
+        where = f"{settings.server.host}, port {' or '.join(map(str, ports(settings.server)))}"
+        logger.error("cannot listen on %s: %s", where, error)
         return FAILED
     logger.info("listening on %s, port %d", settings.server.host, settings.server.port)
     loop_factory = configuration(settings, api).get_loop_factory()
@@ -73,9 +74,11 @@ def report(failure: BaseException | None, failed: bool) -> int:
         print(f"tidegate: {failure}", file=sys.stderr)
         return USAGE_ERROR
     if failure is not None:
-        reason = " ".join(str(failure).split()) or type(failure).__name__
+        reason = " ".join(f"{type(failure).__name__}: {failure}".split())
         logger.error("the engine did not start: %s", reason)
-        logger.debug("the engine did not start", exc_info=failure)
+        # What was not written for people needs its traceback to be understood.
+        told = isinstance(failure, OSError | ValueError | RuntimeError)
+        logger.log(logging.DEBUG if told else logging.ERROR, "the cause", exc_info=failure)
     elif failed:
         logger.error("the engine has died")
     return FAILED if failed else OK

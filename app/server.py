@@ -20,6 +20,10 @@ from app.settings import ServerSettings, Settings
 
 _BACKLOG = 2048
 
+# nginx and the cloud's load balancers stop at 64 KiB or below.
+MAX_HEAD_BYTES = 64 * 1024
+MAX_HEAD_S = 30.0
+
 
 class Unsignalled(uvicorn.Server):
     """A server that leaves signals to somebody else."""
@@ -59,8 +63,43 @@ class TidegateServer(uvicorn.Server):
         return await super().on_tick(counter) or lifecycle.phase is Phase.FAILED
 
 
-class JsonHttpProtocol(HttpToolsProtocol):
-    """Refuses what is not HTTP in the one error body; no request is seen above it."""
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """Bounds a request's head in size and time, and refuses in the one error body.
+
+    Nothing above it sees a request before its head is complete.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_head()
+
+    def _await_head(self) -> None:
+        self._head_bytes: int | None = 0
+        self._head_timer = self.loop.call_later(MAX_HEAD_S, self._head_is_late)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._head_bytes is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self.send_400_response(f"The request's head is over {MAX_HEAD_BYTES} bytes.")
+
+    def on_message_begin(self) -> None:
+        self._head_timer.cancel()
+        self._await_head()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._head_bytes = None
+        self._head_timer.cancel()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_timer.cancel()
+        super().connection_lost(exc)
+
+    def _head_is_late(self) -> None:
+        self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         body = json.dumps(InvalidValue(msg).body()).encode()
@@ -79,7 +118,7 @@ def configuration(settings: Settings, app: FastAPI, lifespan: str = "on") -> uvi
     """Uvicorn's configuration; logs are ours, and so is the access log."""
     return uvicorn.Config(
         app,
-        http=JsonHttpProtocol,
+        http=BoundedHttpProtocol,
         lifespan=lifespan,  # type: ignore[arg-type]
         log_config=None,
         access_log=False,

@@ -1,11 +1,13 @@
 """The version, and the API's description."""
 
+import asyncio
+import json
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
 
 import app
 from app.api.context import exchange_of
@@ -50,8 +52,16 @@ def describe(api: FastAPI, engine: Engine | None) -> dict[str, Any]:
 def add_openapi(api: FastAPI, engine: Any) -> None:
     """Serve `GET /openapi.json`; `engine` gives the engine or None."""
 
-    async def openapi(request: Request) -> JSONResponse:
+    made: dict[bool, bytes] = {}
+
+    async def openapi(request: Request) -> Response:
         exchange_of(request.scope).route = "openapi"
-        return JSONResponse(describe(api, engine()))
+        running = engine()
+        loaded = running is not None
+        if loaded not in made:
+            # Half a second of work, so not on the event loop and not twice.
+            document = await asyncio.to_thread(describe, api, running)
+            made[loaded] = json.dumps(document).encode()
+        return Response(made[loaded], media_type="application/json")
 
     api.add_api_route("/openapi.json", openapi, methods=["GET"], include_in_schema=False)

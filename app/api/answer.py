@@ -1,5 +1,6 @@
 """Answers one HTTP request with the engine: parse, accept, run, send."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -16,6 +17,10 @@ from app.engine.protocol import Call, Document, Engine, Operation, Stream
 from app.errors import ClientDisconnected, InternalError, TidegateError
 from app.permit import Ledger, Permit
 from app.settings import ServerSettings
+
+# A client that takes nothing for so long is gone, whatever its connection says: it would hold
+# its sequences, and the gauges with them, for ever.
+READ_TIMEOUT_S = 60.0
 
 # x-accel-buffering tells nginx to pass a stream on as it comes.
 _STREAM_HEADERS = [
@@ -120,7 +125,7 @@ class Work:
                         started = True
                     await self._send_chunk(text)
         except TidegateError as error:
-            if not started:
+            if not started or isinstance(error, ClientDisconnected):
                 raise
             self.permit.fail(error)
             self.exchange.code = error.code
@@ -132,7 +137,11 @@ class Work:
     async def _send_chunk(self, text: str) -> None:
         # A lone surrogate cannot be sent; it is what the engine made of broken bytes.
         body = text.encode("utf-8", "replace")
-        await self.send({"type": "http.response.body", "body": body, "more_body": True})
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                await self.send({"type": "http.response.body", "body": body, "more_body": True})
+        except TimeoutError:
+            raise ClientDisconnected from None
 
     def _blame(self, failure: TidegateError | None) -> TidegateError | None:
         """What a handler trips over once there is an output is not the request's fault."""

@@ -1,19 +1,24 @@
 """What is known of one HTTP request, from its first byte to its log line."""
 
+import json
+import logging
 import re
 import time
 import uuid
 from collections.abc import MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.errors import InternalError, TidegateError
 from app.permit import Permit
-from app.telemetry.logs import FinishedRequest, request_line
+from app.telemetry.logs import FinishedRequest, fields, request_line
 from app.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
 
 _CLIENT_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _CLIENT_CLOSED_REQUEST = 499
@@ -47,6 +52,56 @@ def request_id_of(headers: Headers) -> str:
     return given if _CLIENT_ID.fullmatch(given) else uuid.uuid4().hex
 
 
+def speaks_anthropic(path: str) -> bool:
+    """Whether the route's clients look for Anthropic's error body."""
+    return path.rstrip("/").endswith(("/v1/messages", "/v1/messages/count_tokens"))
+
+
+class _Wire:
+    """A request's channel to its client, which knows how far both sides have come."""
+
+    def __init__(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
+        self.exchange = exchange
+        self.started = False
+        self.path: str = scope["path"]
+        headers = HTTPConnection(scope).headers
+        self.unread = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+        self._receive = receive
+        self._send = send
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request" and not message.get("more_body", False):
+            self.unread = False
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.started = True
+            self.exchange.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            headers["x-request-id"] = self.exchange.request_id
+            if self.unread:
+                # Or the rest of the body would be read for ever, to be thrown away.
+                headers["connection"] = "close"
+        await self._send(message)
+
+    def _body_of(self, error: TidegateError) -> dict[str, Any]:
+        return error.anthropic_body() if speaks_anthropic(self.path) else error.body()
+
+    async def send_error(self, error: TidegateError) -> None:
+        """Answer with an error where nothing has been answered yet."""
+        self.exchange.code = error.code
+        if not self.started:
+            body = json.dumps(self._body_of(error)).encode()
+            headers = [(b"content-type", b"application/json")]
+            headers.append((b"content-length", str(len(body)).encode()))
+            await self.send(
+                {"type": "http.response.start", "status": error.status, "headers": headers}
+            )
+            await self.send({"type": "http.response.body", "body": body})
+
+
 class RequestContext:
     """Outermost middleware: request ids on every response, one log line and count for each."""
 
@@ -61,14 +116,12 @@ class RequestContext:
         exchange = Exchange(request_id_of(HTTPConnection(scope).headers))
         scope.setdefault("state", {}).update(exchange=exchange, request_id=exchange.request_id)
 
-        async def stamped(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                exchange.status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = exchange.request_id
-            await send(message)
-
+        wire = _Wire(exchange, scope, receive, send)
         try:
-            await self.app(scope, receive, stamped)
+            await self.app(scope, wire.receive, wire.send)
+        except Exception:
+            logger.exception("unforeseen", extra=fields(id=exchange.request_id))
+            await wire.send_error(InternalError())
         finally:
             self._finish(exchange)
 
@@ -82,22 +135,19 @@ class RequestContext:
 
 def finished(exchange: Exchange, duration_s: float) -> FinishedRequest:
     """What is logged and counted of an exchange that is over."""
-    permit = exchange.permit
-    if permit is None:
-        return FinishedRequest(
-            id=exchange.request_id,
-            route=exchange.route,
-            model=exchange.model,
-            status=exchange.status,
-            duration_s=duration_s,
-            finish_reason=exchange.code,
-        )
-    return FinishedRequest(
+    line = FinishedRequest(
         id=exchange.request_id,
         route=exchange.route,
         model=exchange.model,
         status=exchange.status,
         duration_s=duration_s,
+        finish_reason=exchange.code,
+    )
+    permit = exchange.permit
+    if permit is None:
+        return line
+    return replace(
+        line,
         prompt_tokens=permit.prompt_tokens,
         output_tokens=permit.output_tokens,
         queue_wait_s=permit.queue_wait_s,

@@ -4,20 +4,14 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from app.api.context import exchange_of
+from app.api.context import exchange_of, speaks_anthropic
 from app.errors import (
-    BadRequest,
     InternalError,
     InvalidValue,
     MethodNotAllowed,
     NotFound,
     TidegateError,
 )
-
-
-def speaks_anthropic(path: str) -> bool:
-    """Whether the route's clients look for Anthropic's error body."""
-    return path.rstrip("/").endswith(("/v1/messages", "/v1/messages/count_tokens"))
 
 
 async def render(request: Request, error: Exception) -> JSONResponse:
@@ -46,10 +40,6 @@ def _from_http(request: Request, error: HTTPException) -> TidegateError:
 
 
 def install(app: FastAPI) -> None:
-    """Register the handlers; the last one also keeps surprises from reaching the client."""
+    """Register the handlers; what they do not know ends in the request context."""
     app.add_exception_handler(TidegateError, render)
     app.add_exception_handler(HTTPException, _render_http)
-    app.add_exception_handler(Exception, render)
-
-
-__all__ = ["BadRequest", "install", "render", "speaks_anthropic"]

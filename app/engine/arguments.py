@@ -74,12 +74,14 @@ def parse_arguments(settings: Settings, model: str, served_name: str | None) -> 
     if not engine.get("allowed_media_domains"):
         engine["allowed_media_domains"] = [NO_DOMAIN]
     args = _parse(settings, {"engine": engine, "frontend": frontend})
+    args.enable_log_outputs = settings.logging.log_content
     _check_combinations(args)
     return args
 
 
 def _defaults(settings: Settings, served_name: str | None) -> dict[str, Any]:
-    defaults: dict[str, Any] = {"enable_log_requests": settings.logging.log_content}
+    content = settings.logging.log_content
+    defaults: dict[str, Any] = {"enable_log_requests": content}
     if served_name is not None:
         defaults["served_model_name"] = served_name
     return defaults

@@ -4,6 +4,7 @@ A field that a client relies on and the engine does not know must not be dropped
 `docs/openai-fields.md` lists every documented field; a test walks that list.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,11 @@ from app.errors import InvalidValue
 
 # A beam's score is divided by its length to this power, which must stay a number for any context.
 MAX_LENGTH_PENALTY = 40
+
+# Fields that hold schemas, patterns or grammars; and the upper bound of `{1,500}` in one.
+_CONSTRAINTS = ("response_format", "structured_outputs", "tools", "text", "output_config")
+_REPETITION = re.compile(r"\{\d{0,9},?(\d{1,9})\}")
+MAX_REPETITIONS = 10_000
 
 # Kinds of tools that the client runs itself; the others need a tool server beside the engine.
 _CLIENTS_TOOLS = frozenset({"function", "custom", "namespace"})
@@ -112,8 +118,20 @@ def refuse(operation: Operation, data: Mapping[str, Any], *, tool_server: bool =
             raise InvalidValue(f"{refusal.field}: {refusal.reason}", refusal.field)
     if operation in (Operation.COMPLETIONS, Operation.CHAT):
         _check_best_of(data)
+    _check_repetitions(data)
     if operation is Operation.RESPONSES and not tool_server:
         _check_tools(data.get("tools"))
+
+
+def _check_repetitions(data: Mapping[str, Any]) -> None:
+    """Patterns are compiled on the event loop, some 70 µs for each repetition that they allow."""
+    constraints = [data.get(name) for name in _CONSTRAINTS]
+    text = str([constraint for constraint in constraints if constraint])
+    repetitions = sum(int(number) for number in _REPETITION.findall(text))
+    if repetitions > MAX_REPETITIONS:
+        raise InvalidValue(
+            f"Patterns may repeat their parts {MAX_REPETITIONS} times in all, not {repetitions}."
+        )
 
 
 def _check_best_of(data: Mapping[str, Any]) -> None:

@@ -34,7 +34,13 @@ from app.engine.processes import end, engine_processes
 from app.engine.protocol import Call, DecodingStats, Document, Operation, Stream
 from app.engine.stats import StatsRecorder, combine
 from app.engine.translate import from_response, from_validation, translate
-from app.errors import ContextLengthExceeded, InvalidJson, InvalidValue, TidegateError
+from app.errors import (
+    ContextLengthExceeded,
+    InvalidJson,
+    InvalidValue,
+    ModelNotFound,
+    TidegateError,
+)
 from app.lifecycle import Stage
 from app.permit import Ledger, current_permit
 from app.settings import Settings
@@ -49,6 +55,8 @@ _COMPILED: dict[str, Any] = {"logprobs": 1, "temperature": 1.0, "top_k": 5, "top
 
 # Some answers repeat parts of the request, and pydantic writes at most 255 levels.
 MAX_DEPTH = 200
+
+MAX_MODEL_CHARS = 256
 
 
 def build(settings: Settings, ledger: Ledger, report: Callable[[Stage], None]) -> "VllmEngine":
@@ -148,9 +156,10 @@ class VllmEngine:
 
     def parse(self, operation: Operation, body: bytes) -> Call:
         data = fields.without_nulls(_decode(body))
+        _check_model(data.get("model"))
         fields.refuse(operation, data, tool_server=self.args.tool_server is not None)
         try:
-            request = SPECS[operation].schema.validate_python(data)
+            request = SPECS[operation].validator.validate_python(data)
             if operation is Operation.DETOKENIZE:
                 self.llm.renderer.validate_token_ids(request.tokens, parameter="tokens")
         except pydantic.ValidationError as error:
@@ -171,11 +180,11 @@ class VllmEngine:
             raise InvalidValue(f"The model does not support {call.operation.value}.", "model")
         try:
             result = await handler(*self._arguments(call, request))
+            return await self._answer(result)
         except Exception as error:
             permit = current_permit.get()
             failure = (permit and permit.failure) or translate(error)
             raise self._with_counts(failure) from error
-        return await self._answer(result)
 
     def _with_counts(self, failure: TidegateError) -> TidegateError:
         """A prompt that fills the context fails in vllm without a word of the context."""
@@ -189,7 +198,7 @@ class VllmEngine:
 
     def _arguments(self, call: Call, request: Request) -> tuple[Any, Request]:
         """The request and the headers as vllm may see them, under an id used only once."""
-        engine_id = f"{request.state.request_id}-{uuid.uuid4().hex[:8]}"
+        engine_id = f"{request.state.request_id}-{uuid.uuid4().hex}"
         if hasattr(call.request, "request_id"):
             prefix = "resp_" if call.operation is Operation.RESPONSES else ""
             call.request.request_id = f"{prefix}{engine_id}"
@@ -230,8 +239,10 @@ class VllmEngine:
     def shutdown(self) -> None:
         # Before its sockets are closed under it: that would look like the engine's death.
         cancel_task_threadsafe(self.llm.output_handler)
-        self.llm.shutdown(timeout=SHUTDOWN_S)
-        end(self.processes)
+        try:
+            self.llm.shutdown(timeout=SHUTDOWN_S)
+        finally:
+            end(self.processes)
 
 
 def _decode(body: bytes) -> dict[str, Any]:
@@ -258,6 +269,12 @@ def _depth_exceeds(data: dict[str, Any], limit: int) -> bool:
         if not level:
             return False
     return True
+
+
+def _check_model(name: Any) -> None:
+    """No model has such a name, and messages and log lines repeat it."""
+    if isinstance(name, str) and len(name) > MAX_MODEL_CHARS:
+        raise ModelNotFound(f"The model `{name[:MAX_MODEL_CHARS]}…` does not exist.", "model")
 
 
 async def _document(response: Response) -> Document:

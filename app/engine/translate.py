@@ -98,8 +98,8 @@ def _is_for_clients(error: Exception) -> bool:
     return not (quoted and type(cause) not in (ValueError, TemplateError))
 
 
-# What vllm appends to a message for its own logs; `param` says it better.
-_APPENDIX = re.compile(r" \(parameter=[\w.]+(, value=.*)?\)$", re.DOTALL)
+# More than any body has that somebody wrote; each costs time to describe.
+MAX_FAULTS = 1_000
 
 # How vllm begins a message about a field that it does not name apart.
 _SUBJECT = re.compile(r"`?([a-z_][a-z0-9_.]*)`? (?:must|cannot)\b")
@@ -108,14 +108,21 @@ _SUBJECT = re.compile(r"`?([a-z_][a-z0-9_.]*)`? (?:must|cannot)\b")
 _NOT_FIELDS = frozenset({"extra_args", "input_text", "input_tokens"})
 
 
+def _without_appendix(message: str) -> str:
+    """The message without what vllm appends to it for its own logs; `param` says it better."""
+    start = message.find(" (parameter=") if message.endswith(")") else -1
+    return message if start < 0 else message[:start]
+
+
 def from_response(response: ErrorResponse) -> TidegateError:
     """An error value that a serving object returned."""
     error = response.error
-    message = _APPENDIX.sub("", error.message)
+    message = _without_appendix(error.message)
     subject = _SUBJECT.match(message)
     param = error.param or (subject and subject[1])
     param = None if param in _NOT_FIELDS else param
     if error.code >= 500 and error.code != 501:
+        logger.error("vllm failed on a request: %s", error.message)
         return InternalError()
     if error.code == 404 and "model" in message.lower():
         return ModelNotFound(message, "model")
@@ -148,6 +155,8 @@ def from_validation(error: pydantic.ValidationError, body: Any = None) -> Invali
         body: what was validated; without it no field is named.
 
     """
+    if error.error_count() > MAX_FAULTS:
+        return InvalidValue(f"The request body is not valid in {error.error_count()} places.")
     details = error.errors(include_url=False, include_context=False, include_input=False)
     faults = _meant([_fault(detail, body) for detail in details])
     first = min(faults, key=lambda fault: len(fault.path))

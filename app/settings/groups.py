@@ -180,4 +180,6 @@ class LoggingSettings(Group):
     level: Annotated[
         Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(_lower)
     ] = Field(default="info", description="least severe level that is logged")
-    log_content: bool = Field(default=False, description="log prompts and outputs too")
+    log_content: bool = Field(
+        default=False, description="log outputs too, and prompts at level debug"
+    )

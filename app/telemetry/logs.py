@@ -105,6 +105,8 @@ def vllm_logging_config(settings: LoggingSettings) -> dict[str, Any]:
         "root": {"handlers": ["tidegate"], "level": _at_least_warning(level)},
         "loggers": {
             **{name: _passed_on(level) for name in _OUR_LOGGERS},
+            # Its debug lines quote requests.
+            "vllm": _passed_on("INFO" if level == "DEBUG" and not settings.log_content else level),
             "py.warnings": _passed_on(_at_least_warning(level)),
             # Off: a finished request has its line, probes and scrapes have none. Uvicorn asks
             # whether the logger has handlers.

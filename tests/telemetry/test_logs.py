@@ -398,3 +398,11 @@ def test_vllm_itself_takes_the_configuration(tmp_path: Path) -> None:
     line = parsed(done.stdout.splitlines()[-1])
     assert line["message"] == "two\nlines"
     assert (line["logger"], line["process"]) == ("vllm.a", "EngineCore_DP0")
+
+
+@pytest.mark.parametrize(("content", "level"), [(False, "INFO"), (True, "DEBUG")])
+def test_vllms_debug_lines_quote_requests_so_they_need_consent(content: bool, level: str) -> None:
+    settings = LoggingSettings(level="debug", log_content=content)
+    config = vllm_logging_config(settings)
+    assert config["loggers"]["vllm"]["level"] == level
+    assert config["loggers"]["app"]["level"] == "DEBUG"
