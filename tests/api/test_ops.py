@@ -91,15 +91,16 @@ def test_one_line_per_request_without_its_content(
     one_port: Scripted, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "tidegate.request"):
+        mine = {"x-request-id": "line-1"}
         for path in PROBES:
-            httpx.get(one_port.url + path)
-        answer = httpx.post(
-            f"{one_port.url}/v1/chat/completions", json=CHAT, headers={"x-request-id": "line-1"}
-        )
-        httpx.get(f"{one_port.url}/nowhere")
+            httpx.get(one_port.url + path, headers=mine)
+        answer = httpx.post(f"{one_port.url}/v1/chat/completions", json=CHAT, headers=mine)
+        httpx.get(f"{one_port.url}/nowhere", headers=mine)
+        # A line is written after its answer; by the end of this, those of the above are there.
+        httpx.get(f"{one_port.url}/nowhere", headers={"x-request-id": "last"})
     assert answer.json() == {"answer": 42}
     lines = [r for r in caplog.records if r.name == "tidegate.request"]
-    fields = [record.__dict__["fields"] for record in lines]
+    fields = [f for record in lines if (f := record.__dict__["fields"])["id"] == "line-1"]
     assert [(f["route"], f["status"]) for f in fields] == [
         ("chat_completions", 200),
         ("unknown", 404),
