@@ -9,13 +9,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, FastAPI
-from starlette.middleware.cors import CORSMiddleware
 
 import app
 from app.api import errors
 from app.api.about import about_router, add_openapi, vllm_version
 from app.api.answer import Desk
 from app.api.context import RequestContext
+from app.api.cors import JsonCORSMiddleware
 from app.api.generation import generation_router
 from app.api.models import models_router
 from app.api.ops import Ops, ops_router
@@ -207,7 +207,7 @@ def _application(service: Service, lifespan: Lifespan | None) -> FastAPI:
     origins = service.settings.server.cors_origins
     if origins:
         api.add_middleware(
-            CORSMiddleware,
+            JsonCORSMiddleware,
             allow_origins=list(origins),
             allow_methods=["*"],
             allow_headers=["*"],

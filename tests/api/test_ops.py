@@ -76,6 +76,8 @@ def test_browsers_may_call_only_from_the_origins_that_are_set() -> None:
         assert allowed.headers["x-request-id"]
         other = httpx.options(url, headers=preflight | {"origin": "https://b.example"})
         assert "access-control-allow-origin" not in other.headers
+        assert other.status_code == 400
+        assert other.json()["error"]["code"] == "invalid_value"
         answer = httpx.post(url, json=CHAT, headers={"origin": "https://a.example"})
         assert "x-request-id" in answer.headers["access-control-expose-headers"]
 
