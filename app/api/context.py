@@ -1,6 +1,5 @@
 """What is known of one HTTP request, from its first byte to its log line."""
 
-import json
 import logging
 import re
 import time
@@ -11,6 +10,7 @@ from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.errors import InternalError, TidegateError
@@ -57,13 +57,18 @@ def speaks_anthropic(path: str) -> bool:
     return path.rstrip("/").endswith(("/v1/messages", "/v1/messages/count_tokens"))
 
 
+def error_response(error: TidegateError, path: str) -> JSONResponse:
+    """The answer to a request that failed before its first byte, as its route's clients read it."""
+    body = error.anthropic_body() if speaks_anthropic(path) else error.body()
+    return JSONResponse(body, error.status, error.headers())
+
+
 class _Wire:
     """A request's channel to its client, which knows how far both sides have come."""
 
     def __init__(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
         self.exchange = exchange
         self.started = False
-        self.path: str = scope["path"]
         headers = HTTPConnection(scope).headers
         self.unread = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
         self._receive = receive
@@ -86,21 +91,6 @@ class _Wire:
                 headers["connection"] = "close"
         await self._send(message)
 
-    def _body_of(self, error: TidegateError) -> dict[str, Any]:
-        return error.anthropic_body() if speaks_anthropic(self.path) else error.body()
-
-    async def send_error(self, error: TidegateError) -> None:
-        """Answer with an error where nothing has been answered yet."""
-        self.exchange.code = error.code
-        if not self.started:
-            body = json.dumps(self._body_of(error)).encode()
-            headers = [(b"content-type", b"application/json")]
-            headers.append((b"content-length", str(len(body)).encode()))
-            await self.send(
-                {"type": "http.response.start", "status": error.status, "headers": headers}
-            )
-            await self.send({"type": "http.response.body", "body": body})
-
 
 class RequestContext:
     """Outermost middleware: request ids on every response, one log line and count for each."""
@@ -121,7 +111,10 @@ class RequestContext:
             await self.app(scope, wire.receive, wire.send)
         except Exception:
             logger.exception("unforeseen", extra=fields(id=exchange.request_id))
-            await wire.send_error(InternalError())
+            error = InternalError()
+            exchange.code = error.code
+            if not wire.started:
+                await error_response(error, scope["path"])(scope, wire.receive, wire.send)
         finally:
             self._finish(exchange)
 

@@ -4,7 +4,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from app.api.context import exchange_of, speaks_anthropic
+from app.api.context import error_response, exchange_of
 from app.errors import (
     InternalError,
     InvalidValue,
@@ -17,11 +17,8 @@ from app.errors import (
 async def render(request: Request, error: Exception) -> JSONResponse:
     """The response to a request that failed before its first byte."""
     failure = error if isinstance(error, TidegateError) else InternalError()
-    exchange = exchange_of(request.scope)
-    exchange.code = failure.code
-    path = request.scope.get("path", "")
-    body = failure.anthropic_body() if speaks_anthropic(path) else failure.body()
-    return JSONResponse(body, failure.status, failure.headers())
+    exchange_of(request.scope).code = failure.code
+    return error_response(failure, request.scope.get("path", ""))
 
 
 async def _render_http(request: Request, error: Exception) -> JSONResponse:
