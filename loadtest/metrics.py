@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -91,35 +92,64 @@ def gaps(records: Iterable[Record]) -> list[float]:
     return [gap / max(1, n) for r in records if r.ok for gap, n in r.gaps for _ in range(max(1, n))]
 
 
-def summary(records: Sequence[Record], window_s: float, slo: Slo | None) -> dict[str, object]:
-    """Everything that is reported of a window of `window_s` seconds."""
-    good = [r for r in records if r.ok]
-    tokens = sum(r.output_tokens or 0 for r in good)
-    outcome = Counter(r.outcome.value for r in records)
+def tokens_within(record: Record, window: tuple[float, float]) -> int:
+    """How many of a success's tokens arrived in the window; all at its end when not streamed.
+
+    The tokens of its first chunk are those that no later chunk brought.
+    """
+    if record.first is None or not record.gaps:
+        moment = record.ended if record.ended is not None else float("nan")
+        return (record.output_tokens or 0) if window[0] <= moment <= window[1] else 0
+    later = np.array([tokens for _, tokens in record.gaps])
+    times = record.first + np.cumsum([0.0, *(gap for gap, _ in record.gaps)])
+    tokens = np.array([(record.output_tokens or 0) - later.sum(), *later])
+    return int(tokens[(times >= window[0]) & (times <= window[1])].sum())
+
+
+def summary(
+    records: Sequence[Record], window: tuple[float, float], slo: Slo | None
+) -> dict[str, Any]:
+    """Everything that is reported of a window (start, end) in seconds.
+
+    Latencies, outcomes and goodput are of the requests that were to be sent in the window,
+    whenever they ended; throughput is what ended or arrived in it, whenever it was sent.
+    """
+    start, end = window
+    span = end - start
+    offered = [r for r in records if start <= r.intended <= end]
+    good = [r for r in offered if r.ok]
+    ended = sum(r.ok and r.ended is not None and start <= r.ended <= end for r in records)
+    tokens = sum(tokens_within(r, window) for r in records if r.ok)
+    outcome = Counter(r.outcome.value for r in offered)
     latencies = {
         name: distribution([v for r in good if (v := read(r)) is not None])
         for name, read in NAMES.items()
     }
-    offered = {
-        name: over_all([v for r in good if (v := NAMES[name](r)) is not None], len(records))
+    of_all = {
+        name: over_all([v for r in good if (v := NAMES[name](r)) is not None], len(offered))
         for name in ("effective_ttft", "effective_e2e")
     }
-    result: dict[str, object] = {
-        "offered": len(records),
+    result: dict[str, Any] = {
+        "offered": len(offered),
+        "offered_per_s": _rate(len(offered), span),
         "outcomes": {o.value: outcome.get(o.value, 0) for o in Outcome},
-        "window_s": window_s,
-        "requests_per_s": len(good) / window_s if window_s else 0.0,
-        "output_tokens_per_s": tokens / window_s if window_s else 0.0,
-        "output_tokens": tokens,
+        "window_s": span,
+        "requests_per_s": _rate(ended, span),
+        "output_tokens_per_s": _rate(tokens, span),
+        "output_tokens": sum(r.output_tokens or 0 for r in good),
         "prompt_tokens": sum(r.prompt_tokens or 0 for r in good),
-        "latency_s": {**latencies, "itl": distribution(gaps(records))},
-        "latency_of_all_offered_s": offered,
+        "latency_s": {**latencies, "itl": distribution(gaps(offered))},
+        "latency_of_all_offered_s": of_all,
     }
     if slo is not None:
-        met = sum(slo.met(r) for r in records)
+        met = sum(slo.met(r) for r in offered)
         result["goodput"] = {
             "slo_s": dict(slo.bounds),
-            "requests_per_s": met / window_s if window_s else 0.0,
-            "share_of_offered": met / len(records) if records else 0.0,
+            "requests_per_s": _rate(met, span),
+            "share_of_offered": _rate(met, len(offered)),
         }
     return result
+
+
+def _rate(count: float, over: float) -> float:
+    return count / over if over > 0 else 0.0

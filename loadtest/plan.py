@@ -1,15 +1,17 @@
 """What is to be sent and when: drawn ahead, the same for the same seed."""
 
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from loadtest import arrivals, lengths, traces
 from loadtest.errors import UsageError
+
+CLOSED_LOOP_REQUESTS = 20_000
+"""Drawn for a closed loop that only time ends; it starts over when they are used up."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ class Load:
 
     Attributes:
         kind: constant, poisson, gamma, bursts, steps, ramp, trace or closed.
-        concurrency: of a closed loop, which has no times of its own.
+        concurrency: of a closed loop, which has no times of its own and goes on for
+            `duration_s`, or until `requests` are sent.
 
     """
 
@@ -77,7 +80,6 @@ class Spec:
     shape: Shape = Shape()
     tenants: tuple[Tenant, ...] = (Tenant("default"),)
     seed: int = 0
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 def draw(spec: Spec) -> list[Planned]:
@@ -119,11 +121,13 @@ def _arrivals(spec: Spec) -> list[traces.Arrival]:
 
 
 def _count(load: Load) -> int:
-    if load.requests is None or load.requests < 1:
-        raise UsageError("a closed loop needs --requests of at least 1")
     if load.concurrency is None or load.concurrency < 1:
         raise UsageError("a closed loop needs --concurrency of at least 1")
-    return load.requests
+    if load.requests is not None and load.requests < 1:
+        raise UsageError("--requests must be at least 1")
+    if load.requests is None and not load.duration_s > 0:
+        raise UsageError("a closed loop needs --requests or --duration")
+    return load.requests or max(CLOSED_LOOP_REQUESTS, 100 * load.concurrency)
 
 
 def _times(load: Load, dice: np.random.Generator) -> arrivals.Times:
