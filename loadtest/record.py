@@ -28,7 +28,7 @@ class Record:
 
     Attributes:
         intended: when the plan wanted it sent.
-        sent: when its first byte went out; None when it never did.
+        sent: when it was handed to the HTTP client, connecting included; None when it never was.
         first: its first chunk with text.
         last: its last chunk with text.
         ended: the end of the answer, good or bad.

@@ -34,6 +34,7 @@ class Harness:
         cpu_share: of one core, the busiest worker's.
         loop_lag_p99_s: how late the event loop ran a timer.
         server_restarted: its start time changed, or it went away.
+        worker_lost: a process that sends ended before its part of the plan.
         open_loop: the arrivals had times of their own.
 
     """
@@ -41,6 +42,7 @@ class Harness:
     cpu_share: float = 0.0
     loop_lag_p99_s: float = 0.0
     server_restarted: bool = False
+    worker_lost: bool = False
     open_loop: bool = True
     interrupted: bool = False
 
@@ -64,6 +66,8 @@ def judge(records: Sequence[Record], harness: Harness) -> Verdict:
 def _fatal(records: Sequence[Record], harness: Harness) -> Iterable[tuple[Grade, str]]:
     if harness.server_restarted:
         yield Grade.INVALID, "the server restarted or went away during the run"
+    if harness.worker_lost:
+        yield Grade.INVALID, "a worker of the harness died: its records are missing"
     if harness.interrupted:
         yield Grade.INVALID, "the run was interrupted: what is here is a part of the plan"
     if not any(record.ok for record in records):

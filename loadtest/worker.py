@@ -1,0 +1,205 @@
+"""A process that sends its part of a plan. It gets a job and a start time, and hands back records.
+
+Over the pipe: first `Ready`, then after the start time has come in, batches of `Progress`, the last
+of them with what the process measured of itself. Any message from the parent then means: stop.
+"""
+
+import asyncio
+import gc
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from multiprocessing.connection import Connection
+
+import numpy as np
+import uvloop
+
+from loadtest.client import Ask, Client
+from loadtest.plan import Planned, Tenant
+from loadtest.prompts import Ruler, text
+from loadtest.record import Record
+from loadtest.settings import Run
+
+REPORT_EVERY_S = 0.25
+SAMPLE_EVERY_S = 0.02
+MAX_REQUESTS = 10**9
+"""No plan has more: the indices of a plan that starts over go on from here."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker is to do.
+
+    Attributes:
+        planned: its part of the plan.
+        ruler: how many words a prompt of n tokens has.
+        concurrency: of its part of a closed loop; None: open loop, every request at its time.
+        duration_s: a closed loop sends nothing later than this, and starts its plan over until
+            then; None: it ends with its plan.
+
+    """
+
+    run: Run
+    model: str
+    planned: Sequence[Planned]
+    ruler: Ruler
+    concurrency: int | None = None
+    duration_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a worker did to its machine: share of one core, and 99th percentile of loop lag."""
+
+    cpu_share: float
+    loop_lag_p99_s: float
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Records that ended since the last one; the last one has `load`."""
+
+    records: list[Record] = field(default_factory=list)
+    sent: int = 0
+    load: Load | None = None
+
+
+def main(job: Job, pipe: Connection) -> None:
+    """The process: lives until its plan is done, it is told to stop, or its parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+    try:
+        pipe.send(Progress())
+        start: float = pipe.recv()
+        uvloop.run(_Worker(job, pipe, start).work())
+    except (EOFError, BrokenPipeError):
+        os._exit(1)
+
+
+class _Worker:
+    def __init__(self, job: Job, pipe: Connection, start: float) -> None:
+        self._job = job
+        self._pipe = pipe
+        self._start = start
+        self._tenants = {tenant.name: tenant for tenant in job.run.spec.tenants}
+        self._open: set[asyncio.Task[None]] = set()
+        self._ended: list[Record] = []
+        self._sent = 0
+        self._lags: list[float] = []
+
+    async def work(self) -> None:
+        sending = asyncio.create_task(self._send_all())
+        asyncio.get_running_loop().add_reader(self._pipe.fileno(), sending.cancel)
+        helpers = [asyncio.create_task(self._watch_lag()), asyncio.create_task(self._report())]
+        await asyncio.sleep(max(0.0, self._start - time.monotonic()))
+        cpu, wall = time.process_time(), time.monotonic()
+        await asyncio.wait([sending])
+        load = Load(
+            (time.process_time() - cpu) / max(1e-9, time.monotonic() - wall),
+            float(np.percentile(self._lags, 99)) if self._lags else 0.0,
+        )
+        for helper in helpers:
+            helper.cancel()
+        await asyncio.gather(*helpers, return_exceptions=True)
+        self._flush(load)
+
+    async def _send_all(self) -> None:
+        target = self._job.run.target
+        async with Client(target, self._job.model) as self._client:
+            try:
+                if self._job.concurrency is None:
+                    await self._open_loop()
+                else:
+                    await self._closed_loop(self._job.concurrency)
+            finally:
+                for task in self._open:
+                    task.cancel()
+                await asyncio.gather(*self._open, return_exceptions=True)
+
+    # -- when
+
+    async def _open_loop(self) -> None:
+        """Every request at its time, however many are in flight; then wait for all of them."""
+        for planned in self._job.planned:
+            ask = self._ask(planned, self._start + planned.at)
+            await asyncio.sleep(max(0.0, ask.intended - time.monotonic()))
+            task = asyncio.create_task(self._send(ask))
+            self._open.add(task)
+            task.add_done_callback(self._open.discard)
+        while self._open:
+            await asyncio.wait(self._open)
+
+    async def _closed_loop(self, concurrency: int) -> None:
+        await asyncio.sleep(max(0.0, self._start - time.monotonic()))
+        rest = self._endless() if self._job.duration_s is not None else iter(self._job.planned)
+        users = [asyncio.create_task(self._user(rest)) for _ in range(concurrency)]
+        self._open.update(users)
+        await asyncio.gather(*users)
+
+    async def _user(self, rest: Iterator[Planned]) -> None:
+        """Sends the next request as soon as the last one has ended."""
+        end = self._start + (self._job.duration_s or float("inf"))
+        for planned in rest:
+            now = time.monotonic()
+            if now >= end:
+                return
+            await self._send(self._ask(planned, now))
+
+    def _endless(self) -> Iterator[Planned]:
+        """The plan over and over, with other prompts each time."""
+        for turn in count():
+            for planned in self._job.planned:
+                yield Planned(
+                    planned.index + turn * MAX_REQUESTS,
+                    planned.at,
+                    planned.prompt_tokens,
+                    planned.output_tokens,
+                    planned.tenant,
+                    planned.prompt_seed + turn,
+                )
+
+    def _ask(self, planned: Planned, intended: float) -> Ask:
+        tenant: Tenant = self._tenants[planned.tenant]
+        words = self._job.ruler.words(planned.prompt_tokens)
+        prompt = text(words, planned.prompt_seed)
+        return Ask(planned, prompt, intended, tenant.key, tenant.priority)
+
+    async def _send(self, ask: Ask) -> None:
+        record = ask.record()
+        self._sent += 1
+        try:
+            await self._client.fill(record, ask)
+        finally:
+            self._ended.append(record)
+
+    # -- what is told
+
+    async def _watch_lag(self) -> None:
+        while True:
+            due = time.monotonic() + SAMPLE_EVERY_S
+            await asyncio.sleep(SAMPLE_EVERY_S)
+            self._lags.append(time.monotonic() - due)
+
+    async def _report(self) -> None:
+        while True:
+            await asyncio.sleep(REPORT_EVERY_S)
+            self._flush(None)
+
+    def _flush(self, load: Load | None) -> None:
+        ended, self._ended = self._ended, []
+        for record in ended:
+            _since(record, self._start)
+        self._pipe.send(Progress(ended, self._sent, load))
+
+
+def _since(record: Record, start: float) -> None:
+    """Its times from the start of the run."""
+    record.intended -= start
+    for name in ("sent", "first", "last", "ended"):
+        moment = getattr(record, name)
+        if moment is not None:
+            setattr(record, name, moment - start)
