@@ -11,8 +11,8 @@ _LIST = """
 the of and to in is was for on that with as are by at from his had not but have they which one were
 all there when who more been said so time than into could only new some other two may then do first
 any my now such like our over man even most after also many before must water river stone field
-house night morning winter letter music silver garden window story people country number system program
-question during without against between because
+house night morning winter letter music silver garden window story people country number system
+program question during without against between because
 """
 WORDS = _LIST.split()
 PROBES = (64, 192)
