@@ -5,6 +5,7 @@ A fast 429 is a rejection and a stream that ends early a failure: neither is a f
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ REJECTIONS = frozenset({429, 503})
 KEEP_ALIVE_S = 3.0
 """Below the 5 s after which common servers close an idle connection, so that none is lost."""
 MAX_DETAIL = 300
+UNREADABLE = (msgspec.MsgspecError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class _Reading:
             return
         try:
             chunk = _decode(event)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             self.error = self.error or f"unreadable event: {error}"
             return
         if chunk.error is not None:
@@ -213,7 +215,9 @@ class Client:
         return {**headers, "Authorization": f"Bearer {key}"} if key else headers
 
     async def _exchange(self, record: Record, body: bytes, headers: Mapping[str, str]) -> None:
-        async with self._session.post(self._url, data=body, headers=headers) as response:
+        async with self._session.post(
+            self._url, data=body, headers=headers, allow_redirects=False
+        ) as response:
             record.status = response.status
             record.request_id = response.headers.get("x-request-id")
             if response.status != 200:
@@ -241,9 +245,10 @@ class Client:
         reading = _Reading(record)
         reading.take(await response.read(), time.monotonic())
         reading.done = True
+        told = record.output_tokens
         reading.conclude()
-        # There was no first token to see, only a last one.
-        record.first, record.chunk_tokens = None, None
+        # One text and its end: there was no first token to see, and none to count.
+        record.first, record.chunk_tokens, record.output_tokens = None, None, told
         self._classify(record, reading)
 
     def _classify(self, record: Record, reading: _Reading) -> None:
@@ -265,7 +270,7 @@ async def _refused(record: Record, response: aiohttp.ClientResponse) -> None:
     outcome = Outcome.REJECTED if response.status in REJECTIONS else Outcome.HTTP_ERROR
     _fail(record, outcome, f"status {response.status}")
     body = await response.read()
-    with contextlib.suppress(msgspec.MsgspecError):
+    with contextlib.suppress(*UNREADABLE):
         _fail(record, outcome, f"status {response.status}: {_message(_decode(body).error)}")
 
 
@@ -273,7 +278,9 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds; a date is not read."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         with contextlib.suppress(KeyError, ValueError):
-            return float(headers[name]) * unit
+            seconds = float(headers[name]) * unit
+            if 0 <= seconds < math.inf:
+                return seconds
     return None
 
 

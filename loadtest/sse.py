@@ -2,7 +2,7 @@
 
 
 class Decoder:
-    """Bytes in, the data of whole events out. Lines may end in LF, CRLF or CR."""
+    """Bytes in, the data of whole events out. Lines end in LF or CRLF."""
 
     def __init__(self) -> None:
         self._buffer = b""

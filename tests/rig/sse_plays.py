@@ -282,21 +282,22 @@ DONE = _event("[DONE]")
 
 
 class _Chunks:
-    """The events of one request; the same bytes for the same content, made once."""
+    """The events of one request."""
 
     def __init__(self, request: Asked) -> None:
         self._request = request
-        self._made: dict[tuple[str, int, str | None], str] = {}
+        self._made: dict[tuple[str, int, str | None], bytes] = {}
 
     def text(self, tokens: int, sent: int, field: str = "content", end: str | None = None) -> bytes:
         """A chunk with so many tokens, which are `sent` in all with it."""
+        if self._request.continuous_usage:
+            usage = _usage(self._request, sent)
+            return _event(self._chunk({field: WORD * tokens}, end, usage=usage))
         key = (field, tokens, end)
         made = self._made.get(key)
         if made is None:
-            made = self._made[key] = self._chunk({field: WORD * tokens}, end)
-        if not self._request.continuous_usage:
-            return _event(made)
-        return _event(f'{made[:-1]},"usage":{json.dumps(_usage(self._request, sent))}}}')
+            made = self._made[key] = _event(self._chunk({field: WORD * tokens}, end))
+        return made
 
     def other(self, delta: Mapping[str, Any], end: str | None = None) -> bytes:
         """A chunk without text."""
@@ -306,10 +307,10 @@ class _Chunks:
         whole = {**self._envelope(), "choices": [], "usage": _usage(self._request, completion)}
         return _event(json.dumps(whole))
 
-    def _chunk(self, delta: Mapping[str, Any], end: str | None) -> str:
+    def _chunk(self, delta: Mapping[str, Any], end: str | None, **more: Any) -> str:
         said = {"delta": delta} if self._request.chat else {"text": delta.get("content", "")}
         choice = {"index": 0, **said, "logprobs": None, "finish_reason": end}
-        return json.dumps({**self._envelope(), "choices": [choice]}, ensure_ascii=False)
+        return json.dumps({**self._envelope(), "choices": [choice], **more}, ensure_ascii=False)
 
     def _envelope(self) -> dict[str, Any]:
         kind = "chat.completion.chunk" if self._request.chat else "text_completion"
@@ -327,7 +328,7 @@ def _streamed(request: Asked) -> Iterator[Write]:
     at = played.head_s
     for write in shape(events):
         at = write.at
-        yield write._replace(data=b"%x\r\n%b\r\n" % (len(write.data), write.data))
+        yield Write(at, b"%x\r\n%b\r\n" % (len(write.data), write.data), write.texts)
     if played.play not in ENDS:
         yield Write(at, b"0\r\n\r\n")
     else:
@@ -414,12 +415,16 @@ def _joined(events: list[Write]) -> Write:
 
 
 def _split(events: Iterable[Write]) -> Iterator[Write]:
-    """Lines end in CRLF; cut in the first non-ASCII character and between each CR and LF."""
+    """Lines end in CRLF; cut in the first non-ASCII character and between each CR and LF.
+
+    The last piece is at the event's time: nobody can read the event before it.
+    """
     for event in events:
         data = event.data.replace(b"\n", b"\r\n")
         character = next((i for i, byte in enumerate(data) if byte > 127), len(data) // 2)
         edges = [0, character + 1, len(data) - 3, len(data) - 1, len(data)]
         pieces = [data[start:end] for start, end in pairwise(edges)]
-        late = [event.at + number * PIECE_S for number in range(len(pieces))]
-        yield from (Write(at, piece) for at, piece in zip(late[:-1], pieces[:-1], strict=True))
-        yield Write(late[-1], pieces[-1], event.texts)
+        last = len(pieces) - 1
+        for number, piece in enumerate(pieces):
+            texts = event.texts if number == last else ()
+            yield Write(event.at - (last - number) * PIECE_S, piece, texts)
