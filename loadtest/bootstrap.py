@@ -4,8 +4,12 @@ Requests of one run are not independent: those that met the same queue were slow
 of neighbours are drawn, not single values: the moving-block bootstrap of Künsch (1989), on a circle
 (Politis and Romano, 1992) so that the ends of a run count as much as its middle. A block is a
 twentieth of the series: 10 to 30 batches are what Schmeiser (1982) found to suffice for the output
-of queues, whatever its length. What lasts longer than a block is not in the interval, nor is what
-differs from one run to the next: repeat the runs and use `paired_interval` for that.
+of queues, whatever its length.
+
+Simulated M/M/1 queues of 5000 requests had their true median in 92 % of the 95 % intervals at a
+load of 0.8 and in 86 % at 0.9 (single requests: 32 % and 16 %), but their p99 only in 61 % and
+26 %: one run near saturation says little of its tail. Nor does an interval hold what differs from
+one run to the next. Repeat the runs and use `paired_interval` for that.
 """
 
 from collections.abc import Callable, Sequence
