@@ -53,6 +53,7 @@ class Run:
             waits for them to end.
         workers: processes that send.
         keep_records: every record goes into the result with its gaps, not only its times.
+        capacity: requests per second that a relative rate was a multiple of.
 
     """
 
@@ -63,6 +64,7 @@ class Run:
     warmup_s: float = 5.0
     workers: int = 1
     keep_records: bool = False
+    capacity: float | None = None
 
 
 def dump(run: Run) -> dict[str, Any]:

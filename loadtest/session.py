@@ -1,0 +1,57 @@
+"""What run, compare and search begin with: servers that answer, and a capacity where one is due."""
+
+from argparse import Namespace
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TypeAlias
+
+from loadtest import options, servers
+from loadtest.errors import UsageError
+from loadtest.result import Result
+from loadtest.settings import Run
+from loadtest.verdict import Grade
+
+Execute: TypeAlias = Callable[[Run, Path], tuple[Result, Path]]
+"""`loadtest.run.execute`."""
+
+
+def reached(given: Namespace, one: bool = True) -> AbstractContextManager[list[servers.Server]]:
+    """The servers of settled options; those to be started live as long as the context.
+
+    Raises:
+        UsageError: there are several and `one` is meant, or the plan cannot be drawn.
+
+    """
+    sources = options.sources(given)
+    if one and len(sources) > 1:
+        raise UsageError("this takes one --base-url or --serve; several are for compare")
+    options.check(given)
+    return servers.reached(
+        sources,
+        model=getattr(given, "serve_model", None),
+        log_directory=options.directory(given),
+        key=options.key(given),
+    )
+
+
+def resolved(given: Namespace, base_url: str, execute: Execute) -> Run:
+    """The run of settled options; the capacity is measured first where it is needed.
+
+    Raises:
+        UsageError: it cannot be measured.
+        KeyboardInterrupt: the user ended the measurement.
+
+    """
+    if not options.needs_capacity(given):
+        return options.build(given, base_url)
+    result, path = execute(options.capacity_run(given, base_url), options.directory(given))
+    if result.harness.interrupted:
+        raise KeyboardInterrupt
+    if result.verdict.grade is Grade.INVALID:
+        raise UsageError(f"the capacity was not measured: {'; '.join(result.verdict.reasons)}")
+    capacity = float(result.summary["requests_per_s"])
+    if capacity == 0:
+        raise UsageError(f"the capacity was not measured: no request ended in time ({path})")
+    print(f"capacity: {capacity:.2f} requests/s, {result.verdict.grade.value}: {path}", flush=True)
+    return options.build(given, base_url, capacity)
