@@ -15,6 +15,17 @@ from loadtest.errors import UsageError
 Times: TypeAlias = NDArray[np.float64]
 
 
+MOST = 10_000_000
+"""Requests of one schedule; more would not fit into memory as records."""
+
+
+def _bounded(rate: float, duration_s: float) -> None:
+    if rate * duration_s > MOST:
+        raise UsageError(
+            f"{rate:g} requests/s for {duration_s:g} s are more than {MOST:,} requests"
+        )
+
+
 def _positive(rate: float) -> float:
     if not (rate > 0 and np.isfinite(rate)):
         raise UsageError(f"a rate must be above 0, not {rate:g}")
@@ -23,7 +34,8 @@ def _positive(rate: float) -> float:
 
 def constant(rate: float, duration_s: float) -> Times:
     """One request every 1/rate seconds."""
-    return np.arange(0.0, duration_s, 1.0 / _positive(rate)).astype(np.float64)
+    _bounded(_positive(rate), duration_s)
+    return np.arange(0.0, duration_s, 1.0 / rate).astype(np.float64)
 
 
 def poisson(rate: float, duration_s: float, dice: np.random.Generator) -> Times:
@@ -50,6 +62,7 @@ def weibull(rate: float, shape: float, duration_s: float, dice: np.random.Genera
 
 def _until(duration_s: float, rate: float, draw: Callable[[int], Times]) -> Times:
     """Add up gaps until the end of the duration; the first arrival is one gap after the start."""
+    _bounded(rate, duration_s)
     chunk = max(16, int(rate * duration_s * 1.1))
     times = np.cumsum(draw(chunk))
     while times[-1] < duration_s:

@@ -147,7 +147,7 @@ class _Server:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._target: Target = run.target
-        key = self._target.key or run.spec.tenants[0].key
+        key = self._target.key or next((t.key for t in run.spec.tenants if t.key), None)
         self.headers = dict(self._target.headers)
         if key:
             self.headers["Authorization"] = f"Bearer {key}"

@@ -1,4 +1,4 @@
-"""The highest rate at which a share of the offered requests meets the SLOs.
+"""The highest rate at which a share of the offered requests meets the SLOs, or the harness's own.
 
 The rate is doubled until the share is missed, then the bracket is halved on a scale of ratios. A
 probe that is not valid is repeated once, and ends the search when it is not valid again.
@@ -28,9 +28,15 @@ PAUSE_S = 2.0
 
 @dataclass(frozen=True)
 class Goal:
-    """The share of the offered requests, rates in requests/s, and the width of the last bracket."""
+    """What is searched for: rates in requests/s, and the width of the last bracket.
 
-    share: float = SHARE
+    Attributes:
+        share: of the offered requests that meets the SLOs; None: what the harness itself can
+            drive, which is the highest rate whose run is valid.
+
+    """
+
+    share: float | None = SHARE
     low: float = LOW
     high: float = HIGH
     tolerance: float = TOLERANCE
@@ -70,6 +76,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("--tolerance", options.positive, TOLERANCE, "how near: 0.05 is 5 %%"),
     ):
         group.add_argument(name, type=kind, metavar="X", help=f"{meaning}; default: {default:g}")
+    group.add_argument(
+        "--ceiling", action="store_true", help="what the harness itself can drive, instead of SLOs"
+    )
 
 
 def _share(text: str) -> float:
@@ -89,13 +98,18 @@ def main(arguments: Namespace) -> int:
         raise UsageError(f"--high {goal.high:g} is below --low {goal.low:g}")
     if given.kind not in LOADS:
         raise UsageError(f"search needs a load with one rate: {', '.join(LOADS)}")
-    if "slo" not in given:
-        raise UsageError("search needs --slo")
+    if "ceiling" in given:
+        goal = replace(goal, share=None)
+    elif "slo" not in given:
+        raise UsageError("search needs --slo, or --ceiling")
     given.rate = options.Rate(goal.low)
     with session.reached(given) as (server,):
         run = options.build(given, server.base_url)
         answer = search(goal, Prober(run, options.directory(given), execute, PAUSE_S))
-    print(f"highest rate at which {goal.share:.0%} meet the SLOs: {answer.bracket}")
+    meaning = (
+        "whose run is valid" if goal.share is None else f"at which {goal.share:.0%} meet the SLOs"
+    )
+    print(f"highest rate {meaning}: {answer.bracket}")
     if answer.stopped:
         print(f"stopped {answer.stopped}")
     return int(bool(answer.stopped) or answer.bracket.met is None)
@@ -108,7 +122,11 @@ def search(goal: Goal, probe: Callable[[float], Result]) -> Answer:
         result = probe(rate)
         if result.verdict.grade is not Grade.VALID:
             result = probe(rate)
-        if result.verdict.grade is not Grade.VALID:
+        valid = result.verdict.grade is Grade.VALID
+        if goal.share is None:
+            bracket = replace(bracket, met=rate) if valid else replace(bracket, missed=rate)
+            continue
+        if not valid:
             reasons = "; ".join(result.verdict.reasons)
             return Answer(bracket, f"at {rate:.4g} requests/s, {result.verdict.grade}: {reasons}")
         met = share_met(result) >= goal.share
@@ -152,8 +170,9 @@ class Prober:
             raise KeyboardInterrupt
         self._done += 1
         verdict = "; ".join([result.verdict.grade.value, *result.verdict.reasons])
-        share = f"{share_met(result):7.2%} meet the SLOs"
-        print(f"{rate:9.4g} requests/s  {share}  {verdict}  {path}", flush=True)
+        share = f"{share_met(result):7.2%} meet the SLOs  " if run.slo is not None else ""
+        tokens = f"{result.summary['output_tokens_per_s']:.0f} tokens/s  "
+        print(f"{rate:9.4g} requests/s  {tokens}{share}{verdict}  {path}", flush=True)
         return result
 
 

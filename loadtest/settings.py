@@ -9,6 +9,7 @@ from loadtest.metrics import Slo
 from loadtest.plan import Load, Shape, Spec, Tenant
 
 MASKED = "***"
+SECRET_HEADERS = ("authorization", "x-api-key", "cookie", "proxy-authorization")
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,10 @@ def dump(run: Run) -> dict[str, Any]:
     found = dataclasses.asdict(run)
     if run.target.key is not None:
         found["target"]["key"] = MASKED
+    headers = found["target"]["headers"]
+    found["target"]["headers"] = {
+        k: MASKED if k.lower() in SECRET_HEADERS else v for k, v in headers.items()
+    }
     for tenant in found["spec"]["tenants"]:
         if tenant["key"] is not None:
             tenant["key"] = MASKED

@@ -19,7 +19,7 @@ STARTED = datetime(2026, 11, 30, 12, 0, 5, tzinfo=UTC)
 SECRET = "sk-very-secret"
 RUN = Run(
     name="demo",
-    target=Target(model="m", key=SECRET),
+    target=Target(model="m", key=SECRET, headers={"Authorization": SECRET, "X-Other": "seen"}),
     spec=Spec(
         load=Load("steps", rates=(1.0, 2.0), step_s=30.0),
         tenants=(Tenant("a", key=SECRET, priority=1), Tenant("b", 2.0)),
@@ -53,6 +53,7 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     found = load(tmp_path / "r.json")
     masked = tuple(dataclasses.replace(t, key=t.key and MASKED) for t in RUN.spec.tenants)
     assert found.run.target.key == MASKED
+    assert found.run.target.headers == {"Authorization": MASKED, "X-Other": "seen"}
     assert found.run.spec.tenants == masked
     for name in ("started_at", "environment", "window", "records", "harness", "gauges", "notes"):
         assert getattr(found, name) == getattr(saved, name), name

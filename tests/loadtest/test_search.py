@@ -21,7 +21,7 @@ DOUBTFUL = Verdict(Grade.DEGRADED, ("sent late",))
 
 
 def measured(share: float, verdict: Verdict = VALID) -> Result:
-    summary = {"goodput": {"share_of_offered": share}}
+    summary = {"goodput": {"share_of_offered": share}, "output_tokens_per_s": 640.0}
     return replace(factory.result(count=1), summary=summary, verdict=verdict)
 
 
@@ -88,6 +88,21 @@ def test_a_probe_that_stays_doubtful_ends_the_search() -> None:
     answer = search.search(Goal(low=2, high=8), probe)
     assert probe.rates == [2, 4, 4]
     assert answer == Answer(Bracket(met=2), "at 4 requests/s, degraded: sent late")
+
+
+def test_the_harnesss_own_ceiling_is_where_its_runs_are_no_longer_valid() -> None:
+    rates: list[float] = []
+
+    def probe(rate: float) -> Result:
+        rates.append(rate)
+        return measured(0.0, VALID if rate <= 100 else DOUBTFUL)
+
+    answer = search.search(Goal(share=None, low=50, high=1000, tolerance=0.2), probe)
+    assert answer.stopped == ""
+    assert answer.bracket.met is not None
+    assert answer.bracket.missed is not None
+    assert answer.bracket.met <= 100 < answer.bracket.missed <= 1.2 * answer.bracket.met
+    assert rates[:4] == [50, 100, 200, 200]
 
 
 # -- probes
