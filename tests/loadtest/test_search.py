@@ -8,6 +8,7 @@ import pytest
 
 from loadtest import options, search
 from loadtest.errors import UsageError
+from loadtest.metrics import Slo
 from loadtest.plan import Load, Spec
 from loadtest.result import Result
 from loadtest.search import Answer, Bracket, Goal
@@ -15,7 +16,11 @@ from loadtest.settings import Run
 from loadtest.verdict import Grade, Harness, Verdict
 from tests.loadtest import factory
 
-RUN = Run(name="n", spec=Spec(load=Load("gamma", cv=2, duration_s=9), seed=40))
+RUN = Run(
+    name="n",
+    spec=Spec(load=Load("gamma", cv=2, duration_s=9), seed=40),
+    slo=Slo({"ttft": 1.0}),
+)
 VALID = Verdict(Grade.VALID, ())
 DOUBTFUL = Verdict(Grade.DEGRADED, ("sent late",))
 
