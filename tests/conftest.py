@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.rig.models import build_lora, build_model
+from loadtest.tiny_model import build_model
+from tests.rig.models import build_lora
 from tests.rig.peer import Peer
 from tests.rig.service import Server, Service, Setting, tiny_settings
 

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from loadtest.tiny_model import build_model, train_tokenizer
 from tests.conftest import StartService
-from tests.rig.models import build_lora, build_model, train_tokenizer
+from tests.rig.models import build_lora
 from tests.rig.peer import Peer
 from tests.rig.server import REAPER, free_port
 from tests.rig.service import (

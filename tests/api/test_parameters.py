@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from loadtest.tiny_model import EOS, IM_END
 from tests.rig.answers import TOKENS, ask, ask_streamed, counts, data_of, text_of, texts, token_ids
-from tests.rig.models import EOS, IM_END
 from tests.rig.routes import CHAT, COMPLETIONS, ROUTES, Json, Route, events_of
 from tests.rig.service import Service
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from loadtest.tiny_model import train_tokenizer
 from tests.rig.answers import ask, ask_streamed, data_of, texts
-from tests.rig.models import train_tokenizer
 from tests.rig.routes import CHAT, COMPLETIONS, Json, Route
 from tests.rig.service import Service
 
