@@ -1,15 +1,22 @@
-"""The command line: `python -m app [check | worker] [--config FILE] [--group.key value …]`."""
+"""The command line: `python -m app [check | worker] [--config FILE] [--group.key value …]`.
+
+And `python -m app keys --name NAME`, which needs no settings.
+"""
 
 import asyncio
 import importlib
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from argparse import ArgumentParser
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
 
 import app
+from app.auth.file import entry_of
+from app.auth.keys import new_key
 from app.engine.environment import prepared
-from app.main import create_app
+from app.main import create_app, keyring_of
 from app.server import configuration, listen, ports, serve
 from app.settings import LoggingSettings, Settings, SettingsError, describe, dump, load
 from app.telemetry.logs import configure
@@ -21,7 +28,9 @@ usage: python -m app [COMMAND] [--config FILE] [--GROUP.KEY VALUE ...]
 
 commands:
   (none)   serve
-  check    validate the settings, engine arguments included, and print them; load nothing
+  check    validate the settings, engine arguments and keys file included, and print them;
+           load nothing
+  keys     make an API key: `keys --name NAME` prints it, once, and its entry for the keys file
   worker   run this node's part of an engine that spans several nodes; no port
 
 settings (also as TIDEGATE_GROUP__KEY in the environment, or in FILE as YAML):
@@ -45,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"tidegate: unknown command {command!r}; see --help", file=sys.stderr)
         return USAGE_ERROR
     try:
-        return run(load(arguments[1:] if command else arguments))
+        return run(arguments[1:] if command else arguments)
     except SettingsError as error:
         print(f"tidegate: {error}", file=sys.stderr)
         return USAGE_ERROR
@@ -88,6 +97,7 @@ def run_check(settings: Settings) -> int:
     """Print the effective settings; the engine's are checked by vllm's own parser."""
     quiet = settings.model_copy(update={"logging": LoggingSettings(level="error")})
     configure(quiet.logging)
+    keyring_of(settings)
     with prepared(quiet):
         importlib.import_module("app.engine.check").check(settings)
     print(dump(settings))
@@ -111,7 +121,35 @@ def run_worker(settings: Settings) -> int:
     return report(None, failed=True)
 
 
-COMMANDS = {None: run_server, "check": run_check, "worker": run_worker}
+def run_keys(arguments: Sequence[str]) -> int:
+    """Print a new key and the entry that lets it in; nothing is kept."""
+    parser = Options(prog="python -m app keys", add_help=False, allow_abbrev=False)
+    parser.add_argument("--name", required=True)
+    name = parser.parse_args(arguments).name
+    key = new_key()
+    entry = entry_of(name, key)
+    print(f"{key}\n\n# Above is the key, shown this once. Its entry for auth.keys_file:\n{entry}")
+    return OK
+
+
+class Options(ArgumentParser):
+    """Raises instead of exiting."""
+
+    def error(self, message: str) -> NoReturn:
+        raise SettingsError(message, origin="command line")
+
+
+def with_settings(run: Callable[[Settings], int]) -> Callable[[Sequence[str]], int]:
+    """A command whose arguments are settings."""
+    return lambda arguments: run(load(arguments))
+
+
+COMMANDS: Mapping[str | None, Callable[[Sequence[str]], int]] = {
+    None: with_settings(run_server),
+    "check": with_settings(run_check),
+    "keys": run_keys,
+    "worker": with_settings(run_worker),
+}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

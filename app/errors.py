@@ -5,22 +5,29 @@
     │   ├── InvalidValue               invalid_value
     │   ├── InvalidJson                invalid_json
     │   └── ContextLengthExceeded      context_length_exceeded
+    ├── Unauthorized               401  invalid_api_key
     ├── NotFound                   404  not_found
     │   └── ModelNotFound              model_not_found
     ├── MethodNotAllowed           405  method_not_allowed
     ├── BodyTimeout                408  request_timeout
     ├── BodyTooLarge               413  request_too_large
+    ├── RateLimited                429  rate_limit_exceeded
     ├── ClientDisconnected         499  client_disconnected (logged, never sent)
     ├── InternalError              500  internal_error
     │   ├── EngineDead                 engine_dead
     │   └── EngineAborted              engine_aborted
-    └── Starting                   503  starting
+    ├── Starting                   503  starting
+    ├── QueueTimeout               503  queue_timeout
+    └── Overload                   429 or 503 (admission.reject_status)
+        ├── QueueFull                  queue_full
+        └── Overloaded                 overloaded
 
 ``code`` is the JSON ``code`` and the metric label. The message is written for the client:
 it never carries the text of an exception that was not made for clients.
 """
 
 import json
+import math
 import random
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -43,11 +50,15 @@ _ANTHROPIC_TYPES: Mapping[int, str] = {
 class TidegateError(Exception):
     """An error with everything that is needed to answer a client with it."""
 
-    status: ClassVar[int] = 500
+    status: int = 500
     code: ClassVar[str] = "internal_error"
     type: ClassVar[str] = "server_error"
-    retry_after_s: ClassVar[float | None] = None
+    retry_after_s: float | None = None
+    # Clients that were refused together must not come back together.
+    retry_spread: ClassVar[tuple[float, float]] = (0.75, 1.25)
     closes_connection: ClassVar[bool] = False
+    # How the sequences of a request that fails with it are counted; None: by its status.
+    ends_as: ClassVar[str | None] = None
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -75,12 +86,13 @@ class TidegateError(Exception):
         return "api_error" if self.status >= 500 else "invalid_request_error"
 
     def headers(self) -> dict[str, str]:
-        """Retry advice (seconds, ±25 % so that clients do not come back together)."""
+        """Retry advice, in whole seconds and in milliseconds."""
         headers = {"connection": "close"} if self.closes_connection else {}
         if self.retry_after_s is not None:
-            wait_s = min(60.0, max(1.0, self.retry_after_s * random.uniform(0.75, 1.25)))
-            headers["retry-after"] = str(max(1, round(wait_s)))
-            headers["retry-after-ms"] = str(round(wait_s * 1000))
+            wait_s = self.retry_after_s * random.uniform(*self.retry_spread)
+            wait_ms = math.ceil(min(60.0, max(1.0, wait_s)) * 1000)
+            headers["retry-after"] = str(math.ceil(wait_ms / 1000))
+            headers["retry-after-ms"] = str(wait_ms)
         return headers
 
 
@@ -110,6 +122,16 @@ class InvalidJson(BadRequest):
 
 class ContextLengthExceeded(BadRequest):
     code = "context_length_exceeded"
+
+
+class Unauthorized(TidegateError):
+    status = 401
+    code = "invalid_api_key"
+    type = "invalid_request_error"
+
+    def headers(self) -> dict[str, str]:
+        # RFC 9110, section 11.6.1: a 401 has to name the scheme.
+        return {**super().headers(), "www-authenticate": "Bearer"}
 
 
 class NotFound(TidegateError):
@@ -149,6 +171,20 @@ class BodyTooLarge(TidegateError):
     closes_connection = True
 
 
+class RateLimited(TidegateError):
+    """Refused because of a limit of its API key."""
+
+    status = 429
+    code = "rate_limit_exceeded"
+    type = "rate_limit_error"
+    # It is known when the request would fit: before that it is refused again.
+    retry_spread = (1.0, 1.25)
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class ClientDisconnected(TidegateError):
     """The client went away; the status is nginx's, for the log and the metrics only."""
 
@@ -185,3 +221,42 @@ class Starting(TidegateError):
 
     def __init__(self, stage: str) -> None:
         super().__init__(f"The model is being loaded ({stage}); try again shortly.")
+
+
+class QueueTimeout(TidegateError):
+    status = 503
+    code = "queue_timeout"
+    ends_as = "timeout"
+    retry_after_s = 5.0
+
+    def __init__(self, waited_s: float) -> None:
+        super().__init__(f"The request waited {waited_s:g} s and was not started; try again later.")
+
+
+class Overload(TidegateError):
+    """Refused because of what is in the service, not because of the request."""
+
+    type = "rate_limit_error"
+    ends_as = "displaced"
+
+    def __init__(self, message: str, status: int, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.status = status
+        # So that the spread stays within what the contract allows, 1 to 60 s.
+        self.retry_after_s = min(48.0, max(4 / 3, retry_after_s))
+
+
+class QueueFull(Overload):
+    code = "queue_full"
+
+    def __init__(self, status: int, retry_after_s: float) -> None:
+        super().__init__("Too many requests are waiting; try again later.", status, retry_after_s)
+
+
+class Overloaded(Overload):
+    code = "overloaded"
+
+    def __init__(self, status: int, retry_after_s: float) -> None:
+        super().__init__(
+            "The request would have to wait for too long; try again later.", status, retry_after_s
+        )

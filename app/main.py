@@ -11,14 +11,19 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, FastAPI
 
 import app
+from app.admission.door import Bounds, Door
+from app.admission.gate import Gate
 from app.api import errors
 from app.api.about import about_router, add_openapi, vllm_version
+from app.api.access import Access
 from app.api.answer import Desk
 from app.api.context import RequestContext
 from app.api.cors import JsonCORSMiddleware
 from app.api.generation import generation_router
 from app.api.models import models_router
 from app.api.ops import Ops, ops_router
+from app.auth.keyring import RELOAD_S, Keyring
+from app.auth.limits import LIMIT_HEADERS, Limiter
 from app.embedded import SERVED_NAME
 from app.engine.environment import prepared
 from app.engine.loading import load_engine
@@ -32,6 +37,11 @@ from app.telemetry.metrics import Metrics, Snapshot
 from app.telemetry.poller import Poller
 
 logger = logging.getLogger(__name__)
+
+# Of one embeddings request, as OpenAI has it.
+MAX_INPUTS = 2_048
+
+EXPOSED_HEADERS = ("x-request-id", "retry-after", "retry-after-ms", *LIMIT_HEADERS)
 
 T = TypeVar("T")
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
@@ -50,20 +60,42 @@ class Service:
         self.lifecycle = Lifecycle()
         self.metrics = Metrics(served_name(settings), app.__version__, vllm_version())
         self.ledger = Ledger(self.metrics)
+        self.gate = Gate(
+            self.ledger, settings.admission.queue_timeout_s / 2, settings.admission.lookahead
+        )
+        self.ledger.gate = self.gate
+        self.door = Door(self.gate, self._bounds(settings.engine.max_num_seqs))
         self.poller = Poller(
             self.snapshot,
             self.metrics,
             settings.metrics.poll_interval_s,
             settings.metrics.saturation_threshold,
         )
+        self.keyring = keyring_of(settings)
+        self.limiter = Limiter()
         self.engine: Engine | None = None
         self.failure: BaseException | None = None
         self._others = engine_processes()
         if engine is not None:
             self._ready(engine)
 
+    def _bounds(self, slots: int) -> Bounds:
+        admission = self.settings.admission
+        return Bounds(
+            sequences=slots + self.settings.effective_max_pending,
+            per_request=admission.max_sequences_per_request,
+            per_window=slots,
+            inputs=MAX_INPUTS,
+            wait_s=admission.queue_timeout_s,
+            slo_s=admission.ttft_slo_s,
+            reject_status=admission.reject_status,
+        )
+
     def _ready(self, engine: Engine) -> None:
         self.engine = engine
+        self.door.bounds = self._bounds(engine.capacity.slots)
+        self.gate.serve(engine.capacity, engine.get_decoding_stats)
+        engine.on_step(self.gate.step)
         self.lifecycle.become(Phase.READY)
 
     def take_requests(self) -> Engine:
@@ -84,18 +116,28 @@ class Service:
     def snapshot(self) -> Snapshot:
         """The state for the gauges: the ledger's counts, and of those what the engine runs."""
         if self.engine is None:
-            return Snapshot(pending=self.ledger.unfinished, phase=self.lifecycle.phase)
+            return Snapshot(
+                pending=self.ledger.unfinished,
+                keys_reload_failed=self.keys_reload_failed,
+                phase=self.lifecycle.phase,
+            )
         stats = self.engine.get_decoding_stats()
         running = min(stats.running, self.ledger.unfinished)
         pending = self.ledger.unfinished - running
         return Snapshot(
             pending=pending,
             running=running,
+            refused=self.door.refused.sequences,
             kv_cache_usage=stats.kv_cache_usage,
             pending_tokens=self.ledger.pending_tokens(pending),
             step_age_s=self.engine.step_age_s or 0.0,
+            keys_reload_failed=self.keys_reload_failed,
             phase=self.lifecycle.phase,
         )
+
+    @property
+    def keys_reload_failed(self) -> bool:
+        return self.keyring is not None and self.keyring.failed
 
     async def load(self) -> None:
         """Load the engine and take requests; a failure ends the service."""
@@ -126,6 +168,16 @@ class Service:
     def _abandon(self) -> None:
         """End what an unfinished start has begun."""
         end(process for process in engine_processes() if process not in self._others)
+
+
+def keyring_of(settings: Settings) -> Keyring | None:
+    """The keys in force; None when the service is open to all.
+
+    Raises:
+        SettingsError: the keys file is not usable.
+
+    """
+    return None if settings.auth.keys_file is None else Keyring(settings.auth.keys_file)
 
 
 def served_name(settings: Settings) -> str:
@@ -178,23 +230,27 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
             stack.enter_context(prepared(settings))
             stack.push_async_callback(service.close)
             await stack.enter_async_context(background(service.poller.run()))
+            if service.keyring is not None:
+                watch = service.keyring.watch(in_thread, RELOAD_S)
+                await stack.enter_async_context(background(watch))
             if service.engine is None:
                 await stack.enter_async_context(background(service.load()))
             yield
 
-    api = _application(service, lifespan)
+    api = _application(service, lifespan, service.keyring)
     _add_api_routes(api, service)
     api.state.service = service
     api.state.ops = None
     if settings.server.ops_port is None:
         api.include_router(_ops(service))
     else:
-        api.state.ops = _application(service, None)
+        # Open: it is for the cluster, not for clients.
+        api.state.ops = _application(service, None, None)
         api.state.ops.include_router(_ops(service))
     return api
 
 
-def _application(service: Service, lifespan: Lifespan | None) -> FastAPI:
+def _application(service: Service, lifespan: Lifespan | None, keyring: Keyring | None) -> FastAPI:
     api = FastAPI(
         title="Tidegate",
         version=app.__version__,
@@ -204,6 +260,9 @@ def _application(service: Service, lifespan: Lifespan | None) -> FastAPI:
         redirect_slashes=False,
     )
     errors.install(api)
+    # The last one added is the outermost.
+    if keyring is not None:
+        api.add_middleware(Access, keyring=keyring)
     origins = service.settings.server.cors_origins
     if origins:
         api.add_middleware(
@@ -211,14 +270,14 @@ def _application(service: Service, lifespan: Lifespan | None) -> FastAPI:
             allow_origins=list(origins),
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=["x-request-id", "retry-after", "retry-after-ms"],
+            expose_headers=EXPOSED_HEADERS,
         )
     api.add_middleware(RequestContext, metrics=service.metrics)
     return api
 
 
 def _add_api_routes(api: FastAPI, service: Service) -> None:
-    desk = Desk(service.take_requests, service.ledger, service.settings.server)
+    desk = Desk(service.take_requests, service.door, service.settings.server, service.limiter)
     api.include_router(generation_router(desk))
     api.include_router(models_router(desk))
     api.include_router(about_router())

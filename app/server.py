@@ -60,6 +60,7 @@ class TidegateServer(uvicorn.Server):
         lifecycle, engine = self.service.lifecycle, self.service.engine
         if engine is not None and engine.dead:
             lifecycle.become(Phase.FAILED)
+            self.service.gate.open()
         return await super().on_tick(counter) or lifecycle.phase is Phase.FAILED
 
 

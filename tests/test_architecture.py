@@ -17,9 +17,9 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"server"}),
     frozenset({"main"}),
     frozenset({"api"}),
-    frozenset({"telemetry"}),
+    frozenset({"admission", "auth", "telemetry"}),
     frozenset({"engine"}),
-    frozenset({"lifecycle", "permit", "embedded", "embedded_convert"}),
+    frozenset({"lifecycle", "permit", "workload", "embedded", "embedded_convert"}),
     frozenset({"errors", "settings"}),
 )
 # One part of the telemetry room is below the engine's: engine processes log through it.

@@ -11,16 +11,21 @@ CASES = [
     (errors.InvalidValue("m", "p"), 400, "invalid_value"),
     (errors.InvalidJson("m"), 400, "invalid_json"),
     (errors.ContextLengthExceeded("m"), 400, "context_length_exceeded"),
+    (errors.Unauthorized("m"), 401, "invalid_api_key"),
     (errors.NotFound("m"), 404, "not_found"),
     (errors.ModelNotFound("m"), 404, "model_not_found"),
     (errors.MethodNotAllowed("m", "POST"), 405, "method_not_allowed"),
     (errors.BodyTimeout("m"), 408, "request_timeout"),
     (errors.BodyTooLarge("m"), 413, "request_too_large"),
+    (errors.RateLimited("m", 5.0), 429, "rate_limit_exceeded"),
     (errors.ClientDisconnected(), 499, "client_disconnected"),
     (errors.InternalError(), 500, "internal_error"),
     (errors.EngineDead(), 500, "engine_dead"),
     (errors.EngineAborted(), 500, "engine_aborted"),
     (errors.Starting("loading"), 503, "starting"),
+    (errors.QueueTimeout(30.0), 503, "queue_timeout"),
+    (errors.QueueFull(429, 1.0), 429, "queue_full"),
+    (errors.Overloaded(503, 1.0), 503, "overloaded"),
 ]
 
 
@@ -44,7 +49,7 @@ def test_status_code_and_body(error: TidegateError, status: int, code: str) -> N
 
 
 def test_the_table_has_every_error() -> None:
-    abstract = {errors.BadRequest}
+    abstract = {errors.BadRequest, errors.Overload}
     assert {type(error) for error, _, _ in CASES} == every_error() - abstract
 
 
@@ -74,6 +79,16 @@ def test_retry_advice_is_spread_and_consistent() -> None:
     assert all(3_750 <= ms <= 6_250 for ms in milliseconds)
     assert len(set(milliseconds)) > 20
     assert all(1 <= int(headers["retry-after"]) <= 60 for headers in seen)
+
+
+def test_who_comes_back_as_told_is_not_refused_again_by_a_limit() -> None:
+    seen = [errors.RateLimited("m", 5.0).headers() for _ in range(200)]
+    assert all(5_000 <= int(headers["retry-after-ms"]) <= 6_250 for headers in seen)
+    assert all(int(h["retry-after"]) * 1000 >= int(h["retry-after-ms"]) for h in seen)
+
+
+def test_without_a_key_the_scheme_is_named() -> None:
+    assert errors.Unauthorized("m").headers() == {"www-authenticate": "Bearer"}
 
 
 def test_only_a_refusal_for_now_says_when_to_come_back() -> None:

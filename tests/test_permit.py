@@ -1,7 +1,7 @@
 """The ledger's counts, without an engine and without a clock."""
 
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 
 import pytest
 from hypothesis import given
@@ -27,6 +27,9 @@ class Counts:
     def inter_token(self, route: str, seconds: float) -> None:
         raise AssertionError("nobody measures here")
 
+    def prediction_error(self, route: str, seconds: float) -> None:
+        raise AssertionError("nobody predicts here")
+
 
 class Clock:
     now = 0.0
@@ -50,10 +53,10 @@ def ledger(counts: Counts, clock: Clock) -> Ledger:
     return Ledger(counts, clock)
 
 
-def test_a_permit_counts_from_acceptance_to_its_end(ledger: Ledger, counts: Counts) -> None:
+async def test_a_permit_counts_from_acceptance_to_its_end(ledger: Ledger, counts: Counts) -> None:
     with ledger.permit("completions", 3) as permit:
         assert (ledger.unfinished, ledger.handed, counts.accepted) == (3, 0, 3)
-        with permit.dispatch(3, tokens=5) as dispatch:
+        async with permit.dispatch(3, None, 5) as dispatch:
             assert ledger.handed == 3
             dispatch.end("length")
             assert (ledger.unfinished, ledger.handed) == (2, 2)
@@ -71,11 +74,11 @@ def test_a_permit_counts_from_acceptance_to_its_end(ledger: Ledger, counts: Coun
         (EngineDead(), "error"),
     ],
 )
-def test_what_is_left_ends_with_the_permit(
+async def test_what_is_left_ends_with_the_permit(
     ledger: Ledger, counts: Counts, failure: TidegateError | None, reason: str
 ) -> None:
     with ledger.permit("completions", 2) as permit:
-        with permit.dispatch(1, tokens=5):
+        async with permit.dispatch(1, None, 5):
             pass
         if failure is not None:
             permit.fail(failure)
@@ -84,7 +87,7 @@ def test_what_is_left_ends_with_the_permit(
     assert (ledger.unfinished, ledger.handed) == (0, 0)
 
 
-def test_the_first_failure_stays(ledger: Ledger) -> None:
+async def test_the_first_failure_stays(ledger: Ledger) -> None:
     first = EngineDead()
     with ledger.permit("completions", 1) as permit:
         permit.fail(first)
@@ -92,37 +95,40 @@ def test_the_first_failure_stays(ledger: Ledger) -> None:
     assert permit.failure is first
 
 
-def test_a_nested_request_ends_with_its_last_call(ledger: Ledger, counts: Counts) -> None:
+async def test_a_nested_request_ends_with_its_last_call(ledger: Ledger, counts: Counts) -> None:
     with ledger.permit("responses", 1, nested=True) as permit:
         for _ in range(3):
-            with permit.dispatch(1, tokens=5) as dispatch:
+            async with permit.dispatch(1, None, 5) as dispatch:
                 dispatch.end("stop")
             assert ledger.unfinished == 1
     assert counts.finished == {"stop": 1}
     assert counts.accepted == 1
 
 
-def test_an_exception_releases_everything(ledger: Ledger, counts: Counts) -> None:
-    def fail() -> None:
-        with ledger.permit("completions", 4) as permit, permit.dispatch(4, tokens=1):
-            raise RuntimeError("boom")
+async def test_an_exception_releases_everything(ledger: Ledger, counts: Counts) -> None:
+    async def fail() -> None:
+        with ledger.permit("completions", 4) as permit:
+            async with permit.dispatch(4, None, 1):
+                raise RuntimeError("boom")
 
     with pytest.raises(RuntimeError, match="boom"):
-        fail()
+        await fail()
     assert (ledger.unfinished, ledger.handed, current_permit.get()) == (0, 0, None)
     assert sum(counts.finished.values()) == counts.accepted == 4
 
 
-def test_a_request_that_needs_no_engine_is_not_counted(ledger: Ledger, counts: Counts) -> None:
+async def test_a_request_that_needs_no_engine_is_not_counted(
+    ledger: Ledger, counts: Counts
+) -> None:
     with ledger.permit("tokenize", 0):
         assert ledger.unfinished == 0
     assert (counts.accepted, counts.finished) == (0, {})
 
 
-def test_times_run_from_acceptance(ledger: Ledger, clock: Clock) -> None:
+async def test_times_run_from_acceptance(ledger: Ledger, clock: Clock) -> None:
     with ledger.permit("completions", 1) as permit:
         clock.now = 2.0
-        with permit.dispatch(1, tokens=1):
+        async with permit.dispatch(1, None, 1):
             assert not permit.started
             clock.now = 5.0
             permit.output()
@@ -131,18 +137,20 @@ def test_times_run_from_acceptance(ledger: Ledger, clock: Clock) -> None:
     assert (permit.handed_after_s, permit.ttft_s, permit.started) == (2.0, 5.0, True)
 
 
-def test_pending_tokens_are_those_of_the_last_ones_handed_over(ledger: Ledger) -> None:
-    with ExitStack() as stack:
+async def test_pending_tokens_are_those_of_the_last_ones_handed_over(ledger: Ledger) -> None:
+    async with AsyncExitStack() as stack:
         for tokens in (10, 20, 30):
             permit = stack.enter_context(ledger.permit("completions", 1, estimate=999))
-            stack.enter_context(permit.dispatch(1, tokens=tokens))
+            await stack.enter_async_context(permit.dispatch(1, None, tokens))
         assert [ledger.pending_tokens(n) for n in range(4)] == [0, 30, 50, 60]
 
 
-def test_pending_tokens_are_estimated_until_the_engine_has_the_prompts(ledger: Ledger) -> None:
+async def test_pending_tokens_are_estimated_until_the_engine_has_the_prompts(
+    ledger: Ledger,
+) -> None:
     with ledger.permit("completions", 4, estimate=100) as permit:
         assert ledger.pending_tokens(4) == 100
-        with permit.dispatch(1, tokens=7):
+        async with permit.dispatch(1, None, 7):
             assert ledger.pending_tokens(4) == 75 + 7
             assert ledger.pending_tokens(3) == 75
 
@@ -160,7 +168,7 @@ steps = st.lists(
 
 
 @given(steps, st.integers(0, 12))
-def test_the_books_balance_at_every_moment(plan: list[Step], close_after: int) -> None:
+async def test_the_books_balance_at_every_moment(plan: list[Step], close_after: int) -> None:
     counts = Counts()
     ledger = Ledger(counts)
 
@@ -168,17 +176,17 @@ def test_the_books_balance_at_every_moment(plan: list[Step], close_after: int) -
         assert ledger.unfinished == counts.accepted - sum(counts.finished.values())
         assert 0 <= ledger.handed <= ledger.unfinished
 
-    with ExitStack() as all_of_them:
+    async with AsyncExitStack() as all_of_them:
         for index, (sequences, handed, ends, nested) in enumerate(plan):
-            stack = all_of_them.enter_context(ExitStack())
+            stack = await all_of_them.enter_async_context(AsyncExitStack())
             permit = stack.enter_context(ledger.permit("any", sequences, nested=nested))
-            dispatch = stack.enter_context(permit.dispatch(handed, tokens=1))
+            dispatch = await stack.enter_async_context(permit.dispatch(handed, None, 1))
             check()
             for end in ends:
                 dispatch.end("stop", end)
                 check()
             if index < close_after:
-                stack.close()
+                await stack.aclose()
                 check()
     check()
     assert ledger.unfinished == 0

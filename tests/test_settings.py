@@ -51,6 +51,7 @@ CONTRACT_DEFAULTS: Mapping[str, Any] = {
         "max_pending": None,
         "queue_timeout_s": 30.0,
         "ttft_slo_s": None,
+        "lookahead": None,
         "reject_status": 429,
         "max_sequences_per_request": 128,
     },

@@ -4,23 +4,36 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from app.admission.door import Cost, Door
 from app.api.body import read_json_body
 from app.api.context import Exchange, exchange_of
 from app.api.disconnect import unless_disconnected
 from app.api.sse import Grammar, grammar_of, is_comment
+from app.auth.keys import Key
+from app.auth.limits import Limiter
 from app.engine.protocol import Call, Document, Engine, Operation, Stream
-from app.errors import ClientDisconnected, InternalError, TidegateError
-from app.permit import Ledger, Permit
+from app.errors import (
+    ClientDisconnected,
+    InternalError,
+    InvalidValue,
+    ModelNotFound,
+    TidegateError,
+)
+from app.permit import Claim, Permit
 from app.settings import ServerSettings
 
 # A client that takes nothing for so long is gone, whatever its connection says: it would hold
 # its sequences, and the gauges with them, for ever.
 READ_TIMEOUT_S = 60.0
+
+PRIORITY_HEADER = "x-vllm-priority"
 
 # x-accel-buffering tells nginx to pass a stream on as it comes.
 _STREAM_HEADERS = [
@@ -36,14 +49,16 @@ class Desk:
 
     Attributes:
         engine: gives the engine, or raises why no request can be taken now.
-        ledger: where requests are accepted.
+        door: where requests are accepted.
         limits: of a request's body.
+        limiter: of what each key may use.
 
     """
 
     engine: Callable[[], Engine]
-    ledger: Ledger
+    door: Door
     limits: ServerSettings
+    limiter: Limiter
 
 
 class Answer(Response):
@@ -62,23 +77,79 @@ class Answer(Response):
             exchange.status, exchange.code = gone.status, gone.code
 
     async def _answer(self, request: Request, exchange: Exchange, send: Send) -> None:
+        limits, limiter, key = self.desk.limits, self.desk.limiter, exchange.key
+        if key is not None:
+            exchange.headers = partial(limiter.headers, key)
         engine = self.desk.engine()
-        limits = self.desk.limits
         body = await read_json_body(request, limits.max_body_bytes, limits.body_timeout_s)
         call = engine.parse(self.operation, body)
         exchange.model = call.model or engine.model_name
-        accept = self.desk.ledger.permit(
-            self.operation.value, call.sequences, call.estimate, nested=call.nested
-        )
-        with accept as permit:
-            exchange.permit = permit
-            permit.max_tokens = call.max_tokens
+        check_model(key, exchange.model)
+        claim = claim_of(key, call, request.headers)
+        accept = self.desk.door.admit(self.operation.value, cost_of(call), claim)
+        with limiter.request(key, tokens_of(call)) as charge, accept as permit:
+            exchange.permit = charge.permit = permit
             work = Work(engine, call, permit, exchange, send)
             try:
-                await unless_disconnected(request.receive, work.do(request))
+                await unless_disconnected(request.receive, work.do(request), permit.lost)
             except TidegateError as error:
                 permit.fail(error)
                 raise
+
+
+def cost_of(call: Call) -> Cost:
+    """What the door counts of a call."""
+    return Cost(call.sequences, call.estimate, nested=call.nested, windowed=call.windowed)
+
+
+def tokens_of(call: Call) -> int:
+    """What a request may take, as far as it is known; 0 when the engine is not needed."""
+    if not call.sequences:
+        return 0
+    # An estimate may be 0, but something will be used.
+    return max(1, call.estimate + (call.max_tokens or 0) * call.sequences)
+
+
+def check_model(key: Key | None, model: str) -> None:
+    """Refuse a model that a key may not use as one that does not exist.
+
+    Raises:
+        ModelNotFound: it may not.
+
+    """
+    if key is not None and not key.may_use(model):
+        raise ModelNotFound(f"The model `{model}` does not exist.", "model")
+
+
+def claim_of(key: Key | None, call: Call, headers: Headers) -> Claim:
+    """Whose the request is, and how urgent its key allows it to be.
+
+    Raises:
+        InvalidValue: the priority is no integer.
+
+    """
+    priority = priority_of(call, headers)
+    if key is None:
+        return Claim(priority=priority, limit=call.max_tokens)
+    return Claim(key.name, key.clamp(priority), call.max_tokens)
+
+
+def priority_of(call: Call, headers: Headers) -> int:
+    """What the body asks for, or else the header; 0 when neither does. Lower is earlier.
+
+    Raises:
+        InvalidValue: the header is no integer.
+
+    """
+    if call.priority is not None:
+        return call.priority
+    given = headers.get(PRIORITY_HEADER)
+    if given is None:
+        return 0
+    try:
+        return int(given)
+    except ValueError:
+        raise InvalidValue(f"{PRIORITY_HEADER} must be an integer.", PRIORITY_HEADER) from None
 
 
 @dataclass(frozen=True)

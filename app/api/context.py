@@ -4,7 +4,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.auth.keys import Key
 from app.errors import InternalError, TidegateError
 from app.permit import Permit
 from app.telemetry.logs import FinishedRequest, fields, request_line
@@ -29,7 +30,13 @@ QUIET_ROUTES = frozenset({"livez", "readyz", "health", "metrics"})
 
 @dataclass
 class Exchange:
-    """One request and what became of it. Times are monotonic seconds."""
+    """One request and what became of it. Times are monotonic seconds.
+
+    Attributes:
+        key: whose request it is; None: of nobody.
+        headers: read when the response starts, and added to it.
+
+    """
 
     request_id: str
     route: str = "unknown"
@@ -37,6 +44,8 @@ class Exchange:
     status: int = _CLIENT_CLOSED_REQUEST
     code: str | None = None
     permit: Permit | None = None
+    key: Key | None = None
+    headers: Callable[[], Mapping[str, str]] = dict
     started_at: float = field(default_factory=time.monotonic)
 
 
@@ -86,6 +95,7 @@ class _Wire:
             self.exchange.status = message["status"]
             headers = MutableHeaders(scope=message)
             headers["x-request-id"] = self.exchange.request_id
+            headers.update(self.exchange.headers())
             if self.unread:
                 # Or the rest of the body would be read for ever, to be thrown away.
                 headers["connection"] = "close"
@@ -130,6 +140,7 @@ def finished(exchange: Exchange, duration_s: float) -> FinishedRequest:
     """What is logged and counted of an exchange that is over."""
     line = FinishedRequest(
         id=exchange.request_id,
+        key=exchange.key.name if exchange.key else None,
         route=exchange.route,
         model=exchange.model,
         status=exchange.status,

@@ -11,8 +11,15 @@ from app.errors import ClientDisconnected
 T = TypeVar("T")
 
 
-async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+async def unless_disconnected(
+    receive: Receive, work: Coroutine[Any, Any, T], lost: "asyncio.Future[None]"
+) -> T:
     """Run `work`, whose request body has been read, and cancel it when the client leaves.
+
+    Args:
+        receive: the client's side.
+        work: what it asked for.
+        lost: fails when the work is not to be done any more; the reason is raised.
 
     Raises:
         ClientDisconnected: it left; `work` has ended before this is raised.
@@ -21,7 +28,9 @@ async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) ->
     task = asyncio.create_task(work)
     watch = asyncio.create_task(_disconnected(receive))
     try:
-        await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task, watch, lost), return_when=asyncio.FIRST_COMPLETED)
+        if lost.done():
+            lost.result()
         if task.done():
             return task.result()
         raise ClientDisconnected

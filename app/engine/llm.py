@@ -7,7 +7,7 @@ of its request: the sequences handed over, the first output, the ends, the first
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 from vllm.outputs import PoolingRequestOutput, RequestOutput
@@ -20,7 +20,7 @@ from vllm.v1.metrics.stats import RequestStateStats
 
 from app.engine.translate import translate
 from app.errors import ContextLengthExceeded, EngineAborted, EngineDead, InternalError, InvalidValue
-from app.permit import Dispatch, Permit, current_permit
+from app.permit import Dispatch, Ended, Permit, current_permit
 
 
 class GatedLLM(AsyncLLM):
@@ -29,6 +29,7 @@ class GatedLLM(AsyncLLM):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._aborts: set[asyncio.Task[None]] = set()
+        self._coming: dict[str, Dispatch] = {}
 
     def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
         """Nothing: whoever has a permit has been admitted."""
@@ -67,27 +68,51 @@ class GatedLLM(AsyncLLM):
                 yield output
             return
         tokens = extract_prompt_len(self.model_config, prompt)
-        sequences = params.n if isinstance(params, SamplingParams) else 1
+        try:
+            self._check(permit, params, tokens)
+            call = EngineCall(self, request_id)
+            async with permit.dispatch(*_size(permit, params), tokens, call) as dispatch:
+                self._coming[request_id] = dispatch
+                try:
+                    async with aclosing(outputs):
+                        async for output in outputs:
+                            observe(dispatch, output, params)
+                            yield output
+                finally:
+                    self._coming.pop(request_id, None)
+        except Exception as error:
+            self._note_failure(permit, error)
+            raise
+
+    async def add_request(self, request_id: str, *args: Any, **kwargs: Any) -> Any:
+        collector = await super().add_request(request_id, *args, **kwargs)
+        dispatch = self._coming.pop(request_id, None)
+        if dispatch is not None:
+            dispatch.in_engine = True
+        return collector
+
+    @property
+    def inside(self) -> int:
+        """Sequences that the engine has been given and that have not ended in it."""
+        return len(self.output_processor.request_states)
+
+    def produced(self, request_id: str) -> int:
+        """Output tokens of a call so far, of all its sequences; also where only the last counts."""
+        processor = self.output_processor
+        states = map(processor.request_states.get, processor.external_req_ids.get(request_id, ()))
+        return sum(s.detokenizer.num_output_tokens() for s in states if s and s.detokenizer)
+
+    def _check(self, permit: Permit, params: SamplingParams | PoolingParams, tokens: int) -> None:
         # A tool turn's or a beam's prompt holds output already: only the first has room for all.
         first = not (permit.nested and permit.dispatched)
-        abort = partial(self._abort_soon, request_id)
-        with permit.dispatch(sequences, tokens, abort) as dispatch:
-            try:
-                if first and isinstance(params, SamplingParams):
-                    self._check_length(permit, tokens)
-                    self._check_adapters(params)
-                async with aclosing(outputs):
-                    async for output in outputs:
-                        observe(dispatch, output, params)
-                        yield output
-            except Exception as error:
-                self._note_failure(permit, error)
-                raise
+        if first and isinstance(params, SamplingParams):
+            self._check_length(permit, tokens)
+            self._check_adapters(params)
 
     def _check_length(self, permit: Permit, tokens: int) -> None:
         """Refuse what vllm would cut short: it lowers `max_tokens` until the context fits."""
         room = self.model_config.max_model_len - tokens
-        wanted = 1 if permit.max_tokens is None else permit.max_tokens
+        wanted = 1 if permit.claim.limit is None else permit.claim.limit
         if wanted > room:
             raise ContextLengthExceeded(
                 f"This model's maximum context length is {self.model_config.max_model_len} tokens, "
@@ -114,12 +139,33 @@ class GatedLLM(AsyncLLM):
         if permit.failure is None:
             permit.fail(EngineDead() if self.errored else translate(error))
 
-    def _abort_soon(self, request_id: str) -> None:
+    def abort_soon(self, request_id: str) -> None:
         """Free the slots of a call that nobody listens to any more, whatever ended it."""
         if not self.errored:
             task = asyncio.ensure_future(self.abort(request_id))
             self._aborts.add(task)
             task.add_done_callback(self._aborts.discard)
+
+
+@dataclass(frozen=True)
+class EngineCall:
+    """One call as its permit may reach into it."""
+
+    llm: GatedLLM
+    request_id: str
+
+    def abort(self) -> None:
+        self.llm.abort_soon(self.request_id)
+
+    def produced(self) -> int:
+        return self.llm.produced(self.request_id)
+
+
+def _size(permit: Permit, params: SamplingParams | PoolingParams) -> tuple[int, int | None]:
+    """Sequences of a call, and the output tokens that each of them may have."""
+    if isinstance(params, SamplingParams):
+        return params.n, permit.claim.limit
+    return 1, 0
 
 
 def observe(
@@ -136,20 +182,23 @@ def observe(
 
     """
     permit = dispatch.permit
-    whole = not permit.started
+    whole, first = not permit.started, permit.ttft_s is None
     _check(output, params)
-    permit.output()
     if isinstance(output, PoolingRequestOutput):
+        dispatch.output(0)
         if output.finished:
             dispatch.end("stop")
         return
+    dispatch.output(sum(len(completion.token_ids) for completion in output.outputs))
     for completion in output.outputs:
-        permit.output_tokens += len(completion.token_ids)
         if completion.finish_reason is not None:
             dispatch.end(completion.finish_reason)
     if output.finished:
+        at_limit = {completion.finish_reason for completion in output.outputs} == {"length"}
         dispatch.end("stop", dispatch.live)
-        _note_times(permit, output.metrics, whole)
+        _note_times(dispatch, output.metrics, whole, at_limit and dispatch.limit is not None)
+    if first:
+        permit.ledger.gate.first_token(permit)
 
 
 def _check(
@@ -169,23 +218,30 @@ def _check(
         raise InternalError
 
 
-def _note_times(permit: Permit, metrics: RequestStateStats | None, whole: bool) -> None:
+def _note_times(
+    dispatch: Dispatch, metrics: RequestStateStats | None, whole: bool, at_limit: bool
+) -> None:
     """Times that only the engine knows, whose clock is monotonic seconds of its own.
 
     Args:
-        permit: where they are noted, once.
+        dispatch: of the sequence; what is told once for a request is noted on its permit.
         metrics: the engine's record of one finished sequence.
         whole: the answer came in one piece, so that its arrival says nothing of the first token.
+        at_limit: the sequence ran to the length that was asked for.
 
     """
     if metrics is None or not metrics.scheduled_ts:
         return
+    permit = dispatch.permit
     handed_s = permit.handed_after_s or 0.0
     if permit.queue_wait_s is None:
         permit.queue_wait_s = handed_s + max(0.0, metrics.scheduled_ts - metrics.queued_ts)
     if whole:
         permit.ttft_s = handed_s + metrics.first_token_latency
-    gaps = metrics.num_generation_tokens - 1
+    prefill_s = max(0.0, metrics.first_token_ts - metrics.scheduled_ts)
+    tokens = metrics.num_generation_tokens
+    permit.ledger.gate.measured(Ended(dispatch.tokens, tokens, prefill_s, at_limit))
+    gaps = tokens - 1
     if gaps > 0:
         decode_s = metrics.last_token_ts - metrics.first_token_ts
         permit.ledger.observer.inter_token(permit.route, decode_s / gaps)

@@ -180,7 +180,9 @@ def describe(operation: Operation, request: Any, body_bytes: int) -> Call:
         sequences=spec.sequences(request),
         estimate=_estimate(request, body_bytes),
         nested=spec.nested(request),
+        windowed=operation is Operation.EMBEDDINGS,
         max_tokens=_max_tokens(request, spec.max_tokens),
+        priority=getattr(request, "priority", None) or None,
         null_usage=bool(usage.include_usage and not usage.continuous_usage_stats),
     )
 

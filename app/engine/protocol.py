@@ -1,13 +1,14 @@
 """What the other rooms see of the engine: a few values and one protocol."""
 
 import enum
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from starlette.requests import Request
 
 from app.errors import TidegateError
+from app.workload import Capacity, DecodingStats, Step
 
 
 class Operation(enum.StrEnum):
@@ -24,15 +25,6 @@ class Operation(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class DecodingStats:
-    """The engines' state: waiting and running in sequences, KV cache usage from 0 to 1."""
-
-    waiting: int
-    running: int
-    kv_cache_usage: float
-
-
-@dataclass(frozen=True)
 class Call:
     """A parsed and validated request, ready to be accepted.
 
@@ -40,7 +32,9 @@ class Call:
         sequences: what it costs: m prompts × n samples, or a beam's width; 0 for the tokenizer.
         estimate: prompt tokens, a guess from its characters unless it came tokenised.
         nested: the engine is called several times for one sequence.
+        windowed: its sequences need not be in the engine together: a batch of embeddings.
         max_tokens: output tokens asked for by name, per sequence.
+        priority: lower is earlier; None: not said.
         null_usage: each chunk but the last says `usage: null`.
 
     """
@@ -51,7 +45,9 @@ class Call:
     sequences: int
     estimate: int
     nested: bool
+    windowed: bool
     max_tokens: int | None
+    priority: int | None
     null_usage: bool
 
 
@@ -90,7 +86,14 @@ class Engine(Protocol):
         """Get ready on the event loop; a first request is answered before others are taken."""
 
     def get_decoding_stats(self) -> DecodingStats:
-        """The latest statistics, bounded by what the engine still has in hand."""
+        """What all engines are doing: their latest reports, bounded by what they have in hand."""
+
+    @property
+    def capacity(self) -> Capacity:
+        """What all engines together can hold."""
+
+    def on_step(self, listener: Callable[[Step], None]) -> None:
+        """Have each step reported, on the event loop; what the listener raises is logged."""
 
     def parse(self, operation: Operation, body: bytes) -> Call:
         """Read a request's JSON body.

@@ -31,7 +31,7 @@ from app.engine.arguments import parse_arguments
 from app.engine.llm import GatedLLM
 from app.engine.operations import SPECS, describe, misfit
 from app.engine.processes import end, engine_processes
-from app.engine.protocol import Call, DecodingStats, Document, Operation, Stream
+from app.engine.protocol import Call, Document, Operation, Stream
 from app.engine.stats import StatsRecorder, combine
 from app.engine.translate import from_response, from_validation, translate
 from app.errors import (
@@ -44,6 +44,7 @@ from app.errors import (
 from app.lifecycle import Stage
 from app.permit import Ledger, current_permit
 from app.settings import Settings
+from app.workload import Capacity, DecodingStats, Step
 
 logger = logging.getLogger(__name__)
 
@@ -136,22 +137,39 @@ class VllmEngine:
         return None if last is None else self.recorder.clock() - last
 
     def get_decoding_stats(self) -> DecodingStats:
-        return combine(self.recorder.steps, self._handed())
+        return combine(self.recorder.steps, self._inside())
 
-    def _handed(self) -> Mapping[int, int]:
+    def on_step(self, listener: Callable[[Step], None]) -> None:
+        self.recorder.listeners.append(listener)
+
+    @property
+    def capacity(self) -> Capacity:
+        config = self.llm.vllm_config
+        engines, cache = len(self._ranks), config.cache_config
+        return Capacity(
+            slots=config.scheduler_config.max_num_seqs * engines,
+            step_tokens=config.scheduler_config.max_num_batched_tokens * engines,
+            # The number of blocks is that of all engines already.
+            kv_tokens=(cache.num_gpu_blocks or 0) * cache.block_size,
+        )
+
+    @property
+    def _ranks(self) -> list[int]:
+        return list(self.llm.engine_core.engine_ranks_managed or [0])
+
+    def _inside(self) -> Mapping[int, int]:
         """Unfinished sequences by engine index; an idle engine has 0."""
-        client = self.llm.engine_core
-        engines = client.engine_ranks_managed or [0]
-        if len(engines) == 1:
-            return {engines[0]: self.ledger.handed}
-        # The client forgets an aborted request only when its engine reports next.
         live = self.llm.output_processor.request_states
+        if len(self._ranks) == 1:
+            return {self._ranks[0]: len(live)}
+        # The client forgets an aborted request only when its engine reports next.
+        client = self.llm.engine_core
         chosen = Counter(
             identity for request, identity in client.reqs_in_flight.items() if request in live
         )
         return {
             engine: chosen[identity]
-            for engine, identity in zip(engines, client.core_engines, strict=True)
+            for engine, identity in zip(self._ranks, client.core_engines, strict=True)
         }
 
     def parse(self, operation: Operation, body: bytes) -> Call:
@@ -202,7 +220,7 @@ class VllmEngine:
         if hasattr(call.request, "request_id"):
             prefix = "resp_" if call.operation is Operation.RESPONSES else ""
             call.request.request_id = f"{prefix}{engine_id}"
-        hidden = {b"x-request-id", b"x-vllm-priority"}
+        hidden = {b"x-request-id", b"x-vllm-priority", b"authorization", b"x-api-key"}
         if not self.trust_routing_headers:
             hidden.add(b"x-data-parallel-rank")
         headers = [(k, v) for k, v in request.scope["headers"] if k not in hidden]

@@ -9,19 +9,25 @@ from typing import Any
 from vllm.config import VllmConfig
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from app.engine.protocol import DecodingStats
+from app.workload import DecodingStats, Step
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class StepStats:
-    """One engine's last report: sequences, KV usage from 0 to 1, monotonic seconds."""
+    """One engine's last report: sequences, KV usage from 0 to 1.
+
+    Attributes:
+        preempted: a sequence lost its place for want of KV cache, and the engine's queue, which
+            it went to, has not been empty since.
+
+    """
 
     running: int
     waiting: int
     kv_cache_usage: float
-    at: float
+    preempted: bool
 
 
 class StatsRecorder:
@@ -34,21 +40,33 @@ class StatsRecorder:
         self.clock = clock
         self.steps: dict[int, StepStats] = {}
         self.last_step_at: float | None = None
+        self.listeners: list[Callable[[Step], None]] = []
         self.failures = 0
 
     def stat_logger(self, vllm_config: VllmConfig, engine_index: int = 0) -> StatLoggerBase:
         """The factory that vllm's `stat_loggers=` asks for, called once per engine."""
         return _StatLogger(vllm_config, engine_index, self)
 
-    def store(self, engine_index: int, stats: Any) -> None:
+    def store(self, engine_index: int, stats: Any, iteration: Any) -> None:
         self.last_step_at = self.clock()
         if stats is not None:
+            waiting = stats.num_waiting_reqs + stats.num_skipped_waiting_reqs
+            last = self.steps.get(engine_index)
+            was = last is not None and last.preempted
+            now = iteration is not None and iteration.num_preempted_reqs > 0
             self.steps[engine_index] = StepStats(
                 running=stats.num_running_reqs,
-                waiting=stats.num_waiting_reqs + stats.num_skipped_waiting_reqs,
+                waiting=waiting,
                 kv_cache_usage=stats.kv_cache_usage,
-                at=self.last_step_at,
+                preempted=waiting > 0 and (was or now),
             )
+            self._report(engine_index, stats.num_running_reqs, iteration)
+
+    def _report(self, engine_index: int, running: int, iteration: Any) -> None:
+        generated = iteration.num_generation_tokens if iteration is not None else 0
+        step = Step(engine_index, self.last_step_at or 0.0, running, generated)
+        for listener in self.listeners:
+            listener(step)
 
 
 class _StatLogger(StatLoggerBase):
@@ -66,7 +84,7 @@ class _StatLogger(StatLoggerBase):
         engine_idx: int = 0,
     ) -> None:
         try:
-            self.recorder.store(self.engine_index, scheduler_stats)
+            self.recorder.store(self.engine_index, scheduler_stats, iteration_stats)
         except Exception:
             if not self.recorder.failures:
                 logger.exception("the engine's statistics cannot be read")
@@ -76,20 +94,26 @@ class _StatLogger(StatLoggerBase):
         """Nothing to do: our own start-up log says it."""
 
 
-def combine(steps: Mapping[int, StepStats], handed: Mapping[int, int]) -> DecodingStats:
-    """What the engines are doing, given the unfinished sequences that each one has.
+def combine(steps: Mapping[int, StepStats], inside: Mapping[int, int]) -> DecodingStats:
+    """What the engines are doing.
 
     An engine reports only while it steps, so its last report may be from before the last
     sequence ended: what it can be running is bounded by what it has.
+
+    Args:
+        steps: the last report of each engine.
+        inside: unfinished sequences that each engine has been given; an idle one has 0.
+
     """
-    running, usage = 0, 0.0
-    for engine, sequences in handed.items():
-        step = steps.get(engine)
-        if step is not None and sequences > 0:
-            running += min(step.running, sequences)
-            usage += step.kv_cache_usage
+    busy = [
+        (steps[engine], sequences)
+        for engine, sequences in inside.items()
+        if sequences > 0 and engine in steps
+    ]
     return DecodingStats(
-        waiting=sum(handed.values()) - running,
-        running=running,
-        kv_cache_usage=usage / max(1, len(handed)),
+        inside=sum(inside.values()),
+        running=sum(min(step.running, sequences) for step, sequences in busy),
+        waiting=sum(min(step.waiting, sequences) for step, sequences in busy),
+        kv_cache_usage=sum(step.kv_cache_usage for step, _ in busy) / max(1, len(inside)),
+        preempted=any(step.preempted for step, _ in busy),
     )

@@ -125,7 +125,8 @@ def from_response(response: ErrorResponse) -> TidegateError:
         logger.error("vllm failed on a request: %s", error.message)
         return InternalError()
     if error.code == 404 and "model" in message.lower():
-        return ModelNotFound(message, "model")
+        # What else there is may not be for this client's eyes.
+        return ModelNotFound(message.partition("does not exist.")[0] + "does not exist.", "model")
     if _CONTEXT.search(message):
         return ContextLengthExceeded(message, param)
     return InvalidValue(message, param)

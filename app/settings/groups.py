@@ -126,6 +126,10 @@ class AdmissionSettings(Group):
     ttft_slo_s: Seconds | None = Field(
         default=None, description="refuse at once when the predicted wait is above this"
     )
+    lookahead: Annotated[int, Field(ge=1)] | None = Field(
+        default=None,
+        description="sequences that may wait inside the engine; none: engine.max_num_seqs / 8",
+    )
     reject_status: Literal[429, 503] = Field(
         default=429, description="status of an overload refusal"
     )

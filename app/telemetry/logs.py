@@ -40,13 +40,14 @@ _BARE_VALUE: Final = re.compile(r"[^\s\"'=\\]+")
 class FinishedRequest:
     """What is logged about a request: counts in tokens, times in seconds, None for unknown.
 
-    Prompts and outputs are never part of it.
+    Prompts, outputs and the API key itself are never part of it; `key` is the key's name.
     """
 
     id: str
     route: str
     status: int
     duration_s: float
+    key: str | None = None
     model: str | None = None
     prompt_tokens: int | None = None
     output_tokens: int | None = None

@@ -22,6 +22,29 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60,
 # From one token of a small model to a stalling batch.
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 2.5, 10)
 
+# How far a prediction of a first token may be off, on both sides.
+_ERROR_SECONDS = (
+    -30,
+    -10,
+    -5,
+    -2,
+    -1,
+    -0.5,
+    -0.2,
+    -0.1,
+    -0.05,
+    0,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1,
+    2,
+    5,
+    10,
+    30,
+)
+
 _Kind = type[Gauge] | type[Counter] | type[Histogram]
 
 
@@ -55,7 +78,7 @@ DEFINITIONS = (
     Definition(
         "tidegate_finished_sequences_total",
         Counter,
-        "Accepted sequences that ended: stop, length, aborted, error, invalid.",
+        "Accepted sequences that ended: stop, length, aborted, timeout, displaced, error, invalid.",
         ("route", "reason"),
     ),
     Definition("tidegate_requests_total", Counter, "HTTP requests answered.", ("route", "status")),
@@ -93,11 +116,23 @@ DEFINITIONS = (
         ("route",),
         _SECONDS,
     ),
+    Definition(
+        "tidegate_prediction_error_seconds",
+        Histogram,
+        "Predicted minus actual time to the first token of accepted requests.",
+        ("route",),
+        _ERROR_SECONDS,
+    ),
     Definition("tidegate_phase", Gauge, "1 for the current phase, 0 for the others.", ("phase",)),
     Definition(
         "tidegate_engine_step_age_seconds",
         Gauge,
         "Time since the engine's last step; 0 before the first.",
+    ),
+    Definition(
+        "tidegate_keys_reload_failed",
+        Gauge,
+        "1 while the keys file is not usable and the old keys are in force.",
     ),
     Definition("tidegate_poll_errors_total", Counter, "Polls of the engine that failed."),
     Definition(
@@ -115,9 +150,11 @@ class Snapshot:
 
     pending: int = 0
     running: int = 0
+    refused: int = 0
     kv_cache_usage: float = 0.0
     pending_tokens: int = 0
     step_age_s: float = 0.0
+    keys_reload_failed: bool = False
     phase: Phase = Phase.STARTING
 
 
@@ -156,8 +193,9 @@ class Metrics:
             "vllm_kv_cache_usage_percent": 100 * snapshot.kv_cache_usage,
             "vllm_kv_cache_usage_ratio": snapshot.kv_cache_usage,
             "vllm_pending_tokens": snapshot.pending_tokens,
-            "tidegate_demand_sequences": snapshot.pending + snapshot.running,
+            "tidegate_demand_sequences": snapshot.pending + snapshot.running + snapshot.refused,
             "tidegate_engine_step_age_seconds": snapshot.step_age_s,
+            "tidegate_keys_reload_failed": snapshot.keys_reload_failed,
         }
         for name, value in values.items():
             self._of(name).set(value)
@@ -178,6 +216,9 @@ class Metrics:
 
     def inter_token(self, route: str, seconds: float) -> None:
         self._of("tidegate_inter_token_seconds", route).observe(seconds)
+
+    def prediction_error(self, route: str, seconds: float) -> None:
+        self._of("tidegate_prediction_error_seconds", route).observe(seconds)
 
     def request_finished(self, request: FinishedRequest, code: str | None) -> None:
         """Count a request that is over; `code` is its error's."""

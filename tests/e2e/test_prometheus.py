@@ -38,6 +38,8 @@ SERIES = {
     "tidegate_request_duration_seconds": ("histogram", {"route"}),
     "tidegate_phase": ("gauge", {"phase"}),
     "tidegate_engine_step_age_seconds": ("gauge", set()),
+    "tidegate_keys_reload_failed": ("gauge", set()),
+    "tidegate_prediction_error_seconds": ("histogram", {"route"}),
     "tidegate_poll_errors_total": ("counter", set()),
     "tidegate_last_poll_timestamp_seconds": ("gauge", set()),
     "tidegate_build_info": ("gauge", {"version", "vllm_version"}),

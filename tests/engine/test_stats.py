@@ -5,35 +5,44 @@ from typing import Any
 
 import pytest
 
-from app.engine.protocol import DecodingStats
 from app.engine.stats import StatsRecorder, StepStats, combine
+from app.workload import Step
 
 
 def step(running: int, usage: float = 0.5) -> StepStats:
-    return StepStats(running=running, waiting=0, kv_cache_usage=usage, at=0.0)
+    return StepStats(running=running, waiting=1, kv_cache_usage=usage, preempted=False)
 
 
 @pytest.mark.parametrize(
-    ("steps", "handed", "expected"),
+    ("steps", "inside", "unstarted", "running", "usage"),
     [
-        ({}, {0: 0}, DecodingStats(0, 0, 0.0)),
-        ({}, {0: 3}, DecodingStats(3, 0, 0.0)),
-        ({0: step(2)}, {0: 5}, DecodingStats(3, 2, 0.5)),
+        ({}, {0: 0}, 0, 0, 0.0),
+        ({}, {0: 3}, 3, 0, 0.0),
+        ({0: step(2)}, {0: 5}, 3, 2, 0.5),
         # The last report is from before the others ended.
-        ({0: step(4)}, {0: 1}, DecodingStats(0, 1, 0.5)),
-        ({0: step(4, 0.9)}, {0: 0}, DecodingStats(0, 0, 0.0)),
+        ({0: step(4)}, {0: 1}, 0, 1, 0.5),
+        ({0: step(4, 0.9)}, {0: 0}, 0, 0, 0.0),
         # Two engines: counts are sums, the usage is the mean, an idle one counts as empty.
-        ({0: step(2, 0.2), 1: step(1, 0.6)}, {0: 2, 1: 4}, DecodingStats(3, 3, 0.4)),
-        ({0: step(2, 0.2), 1: step(1, 0.6)}, {0: 2, 1: 0}, DecodingStats(0, 2, 0.1)),
-        ({0: step(2, 0.2)}, {0: 2, 1: 1}, DecodingStats(1, 2, 0.1)),
+        ({0: step(2, 0.2), 1: step(1, 0.6)}, {0: 2, 1: 4}, 3, 3, 0.4),
+        ({0: step(2, 0.2), 1: step(1, 0.6)}, {0: 2, 1: 0}, 0, 2, 0.1),
+        ({0: step(2, 0.2)}, {0: 2, 1: 1}, 1, 2, 0.1),
     ],
 )
 def test_combine(
-    steps: dict[int, StepStats], handed: dict[int, int], expected: DecodingStats
+    steps: dict[int, StepStats], inside: dict[int, int], unstarted: int, running: int, usage: float
 ) -> None:
-    stats = combine(steps, handed)
-    assert (stats.waiting, stats.running) == (expected.waiting, expected.running)
-    assert stats.kv_cache_usage == pytest.approx(expected.kv_cache_usage)
+    stats = combine(steps, inside)
+    assert (stats.inside, stats.running) == (sum(inside.values()), running)
+    assert stats.unstarted == unstarted
+    assert stats.kv_cache_usage == pytest.approx(usage)
+
+
+def test_an_idle_engine_has_nothing_waiting_and_nothing_preempted() -> None:
+    steps = {0: StepStats(2, 5, 0.5, preempted=True), 1: StepStats(1, 2, 0.5, preempted=False)}
+    both = combine(steps, {0: 7, 1: 3})
+    assert (both.waiting, both.preempted) == (7, True)
+    one = combine(steps, {0: 0, 1: 3})
+    assert (one.waiting, one.preempted) == (2, False)
 
 
 def scheduler_stats(**values: Any) -> SimpleNamespace:
@@ -43,10 +52,40 @@ def scheduler_stats(**values: Any) -> SimpleNamespace:
 
 def test_a_report_is_kept_by_engine() -> None:
     recorder = StatsRecorder(clock=lambda: 7.0)
+    seen: list[Step] = []
+    recorder.listeners.append(seen.append)
     logger = recorder.stat_logger(None, 1)
-    logger.record(scheduler_stats(num_running_reqs=2, num_skipped_waiting_reqs=3), None)
-    assert recorder.steps == {1: StepStats(2, 3, 0, 7.0)}
+    logger.record(scheduler_stats(num_running_reqs=2, num_skipped_waiting_reqs=3), iteration(9))
+    assert recorder.steps == {1: StepStats(2, 3, 0, preempted=False)}
     assert recorder.last_step_at == 7.0
+    assert seen == [Step(engine=1, at=7.0, running=2, generated=9)]
+
+
+def iteration(generated: int = 0, preempted: int = 0) -> SimpleNamespace:
+    return SimpleNamespace(num_generation_tokens=generated, num_preempted_reqs=preempted)
+
+
+def test_a_preemption_is_over_when_the_queue_is_empty() -> None:
+    recorder = StatsRecorder()
+    logger = recorder.stat_logger(None, 0)
+    steps = [(1, 0), (1, 1), (2, 0), (1, 0), (0, 0), (1, 0)]  # waiting, preempted
+    seen = []
+    for waiting, preempted in steps:
+        stats = scheduler_stats(num_waiting_reqs=waiting)
+        logger.record(stats, iteration(preempted=preempted))
+        seen.append(recorder.steps[0].preempted)
+    assert seen == [False, True, True, True, False, False]
+
+
+def test_what_a_listener_raises_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    recorder = StatsRecorder()
+
+    def fail(step: Step) -> None:
+        raise RuntimeError("boom")
+
+    recorder.listeners.append(fail)
+    recorder.stat_logger(None, 0).record(scheduler_stats(), iteration())
+    assert recorder.failures == 1
 
 
 def test_a_step_without_statistics_is_a_step() -> None:

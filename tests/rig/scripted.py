@@ -3,18 +3,19 @@
 import asyncio
 import json
 import threading
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from starlette.requests import Request
 
-from app.engine.protocol import Call, DecodingStats, Document, Operation, Stream
+from app.engine.protocol import Call, Document, Operation, Stream
 from app.errors import InternalError, InvalidJson, TidegateError
 from app.main import create_app
 from app.permit import current_permit
 from app.server import Unsignalled, configuration, listen
 from app.settings import load
+from app.workload import Capacity, DecodingStats, Step
 from tests.rig.server import LOOPBACK, free_port
 
 OUTPUT = "<output>"
@@ -36,14 +37,19 @@ class ScriptedEngine:
         raise AssertionError("a given engine is warm")
 
     def get_decoding_stats(self) -> DecodingStats:
-        return DecodingStats(0, 0, 0.0)
+        return DecodingStats()
+
+    capacity = Capacity(slots=4, step_tokens=1024)
+
+    def on_step(self, listener: Callable[[Step], None]) -> None:
+        """It makes no steps."""
 
     def parse(self, operation: Operation, body: bytes) -> Call:
         try:
             request = json.loads(body)
         except ValueError:
             raise InvalidJson("not JSON") from None
-        return Call(operation, request, request.get("model"), 1, 1, False, None, False)
+        return Call(operation, request, request.get("model"), 1, 1, False, False, None, None, False)
 
     async def run(self, call: Call, request: Request) -> Document | Stream:
         permit = current_permit.get()
@@ -94,12 +100,12 @@ class Scripted:
 
 
 @contextmanager
-def scripted(*settings: str) -> Iterator[Scripted]:
+def scripted(*settings: str, engine: ScriptedEngine | None = None) -> Iterator[Scripted]:
     """Serve until the end of the context; `--server.ops_port=0` asks for a free second port."""
     port, ops_port = free_port(), free_port()
     given = [s if s != "--server.ops_port=0" else f"--server.ops_port={ops_port}" for s in settings]
     effective = load([f"--server.port={port}", f"--server.host={LOOPBACK}", *given], environ={})
-    engine = ScriptedEngine()
+    engine = engine or ScriptedEngine()
     api = create_app(effective, engine)
     servers = [Unsignalled(configuration(effective, api))]
     sockets = [listen(LOOPBACK, port)]

@@ -76,6 +76,9 @@ def tiny_settings(model: Path) -> dict[str, Setting]:
         "engine.enforce_eager": True,
         "engine.kv_cache_memory_bytes": KV_BYTES,
         "engine.distributed_executor_backend": UNIPROC,
+        # Tests queue long requests on purpose, on machines that may be slow.
+        "admission.queue_timeout_s": 240.0,
+        "admission.max_pending": 1000,
         "metrics.poll_interval_s": 0.5,
         "logging.format": "json",
     }

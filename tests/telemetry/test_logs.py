@@ -319,6 +319,7 @@ REQUEST: Mapping[str, Any] = {
     "route": "/v1/completions",
     "status": 200,
     "duration_s": 1.23456789,
+    "key": "team-a",
     "model": "m",
     "prompt_tokens": 5,
     "output_tokens": 7,

@@ -1,0 +1,79 @@
+"""When a request that comes now would have its first token, and how far that can be trusted."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+REMEMBERED = 128
+FORGET_S = 30.0
+QUANTILE = 0.9
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is known when a request comes.
+
+    Attributes:
+        unfinished: sequences in the service.
+        at_once: there is a free slot for it.
+        first_token_s: predicted.
+        margin_s: what its kind of prediction has lately been too low by.
+
+    """
+
+    unfinished: int
+    at_once: bool
+    first_token_s: float
+    margin_s: float
+
+
+def slot_at(position: int, free: int, remaining_s: Sequence[float], service_s: float) -> float:
+    """Seconds until the sequence at a position of the queue gets a slot.
+
+    Args:
+        position: how many sequences are before it.
+        free: slots that are free now.
+        remaining_s: of each sequence in the batch, in ascending order.
+        service_s: how long a sequence keeps its slot, for those that are not in it yet.
+
+    """
+    if position < free or not remaining_s:
+        return 0.0
+    rounds, place = divmod(position - free, len(remaining_s))
+    return remaining_s[place] + rounds * service_s
+
+
+def kv_peak(sequences: Iterable[tuple[float, float]]) -> float:
+    """The most KV cache, in tokens, that sequences will hold together before they have all ended.
+
+    Args:
+        sequences: of each, tokens held now and tokens still to come.
+
+    Returns:
+        The highest sum over the moments at which one ends; after Gong et al., "Past-Future
+        Scheduler for LLM Serving under SLA Guarantees" (ASPLOS 2025).
+
+    """
+    held = peak = 0.0
+    for count, (tokens, to_come) in enumerate(sorted(sequences, key=lambda s: -s[1]), start=1):
+        held += tokens
+        peak = max(peak, held + count * to_come)
+    return peak
+
+
+class Margin:
+    """What has to be added to a prediction so that it holds nine times out of ten, lately."""
+
+    def __init__(self) -> None:
+        self._errors: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)
+
+    def note(self, now: float, error_s: float) -> None:
+        """`error_s`: actual minus predicted."""
+        self._errors.append((now, error_s))
+
+    def seconds(self, now: float) -> float:
+        """At least 0; nothing is known of what was long ago."""
+        while self._errors and now - self._errors[0][0] > FORGET_S:
+            self._errors.popleft()
+        ordered = sorted(error for _, error in self._errors)
+        return max(0.0, ordered[int(QUANTILE * len(ordered))]) if ordered else 0.0

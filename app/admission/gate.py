@@ -1,0 +1,372 @@
+"""Hands calls to the engine one by one, so that its own queue stays short and the order is ours."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from app.admission.flows import Flow, Flows
+from app.admission.forecast import Margin, Outlook, kv_peak, slot_at
+from app.admission.lengths import Lengths
+from app.admission.line import Line, Lines, Ticket
+from app.admission.pace import Pace
+from app.permit import Claim, Dispatch, Ended, Ledger, Permit
+from app.workload import Capacity, DecodingStats, Step
+
+RECENT_S = 60.0
+"""How long slots are kept for a key or a class that has had no request."""
+FORECAST_S = 0.02
+"""How long a forecast of free slots is good for."""
+
+
+def lookahead_of(slots: int) -> int:
+    """Sequences that may wait inside the engine, so that a slot that frees is filled at once."""
+    return max(2, slots // 8)
+
+
+def reserve_of(slots: int) -> int:
+    """Slots that are left for those who have less than their part of the engine."""
+    return slots // 8
+
+
+@dataclass(frozen=True)
+class Room:
+    """What the engine can take at a moment; pure.
+
+    Attributes:
+        unstarted_tokens: of the prompts that it has been handed and has not started.
+        lookahead: sequences that may wait inside it.
+
+    """
+
+    capacity: Capacity
+    stats: DecodingStats
+    unstarted_tokens: int
+    lookahead: int
+
+    def takes(self, sequences: int, tokens: int) -> bool:
+        """Whether it may be handed a call, by slots and by tokens of a step.
+
+        What is over the free slots and one step's tokens waits inside: no more of it than the
+        lookahead. A call that is larger than that goes when nothing else waits inside.
+        """
+        inside = self.stats
+        if inside.preempted and inside.inside:
+            return False
+        if inside.unstarted == 0 or inside.unstarted + sequences <= self.lookahead:
+            return True
+        bound_elsewhere = inside.waiting > 0
+        return (
+            not bound_elsewhere
+            and inside.inside + sequences <= self.capacity.slots + self.lookahead
+            and self.unstarted_tokens + sequences * tokens <= self.capacity.step_tokens
+        )
+
+
+class Gate:
+    """The queue in front of one service's engines. Lives on one event loop, takes no locks.
+
+    Args:
+        ledger: whose permits wait here.
+        aging_s: after this wait, a ticket gets its turn whatever is before it.
+        lookahead: sequences that may wait inside the engine; None: `lookahead_of` the slots.
+
+    """
+
+    def __init__(self, ledger: Ledger, aging_s: float, lookahead: int | None = None) -> None:
+        self.ledger = ledger
+        self.lengths = Lengths()
+        self.pace = Pace()
+        self.margin = Margin()
+        self.flows = Flows()
+        self.lines = Lines(aging_s)
+        self.opened = False
+        self._lookahead = lookahead
+        self._capacity: Capacity | None = None
+        self._stats: Callable[[], DecodingStats] = DecodingStats
+        self._granted: dict[Dispatch, None] = {}  # let through, and not yet held
+        self._seen: dict[Permit, tuple[Line, int, int]] = {}
+        self._forecast: tuple[float, int, list[float]] | None = None
+
+    # -- the engine
+
+    def serve(self, capacity: Capacity, stats: Callable[[], DecodingStats]) -> None:
+        """The engine is there: from now on it is handed what waits."""
+        self._capacity = capacity
+        self._stats = stats
+        self.pump()
+
+    def step(self, step: Step) -> None:
+        """The engine has made a step."""
+        self.pace.step(step)
+        self.pump()
+
+    def open(self) -> None:
+        """Let everything through, now and from now on: the engine is dead and will say so."""
+        self.opened = True
+        for line in self.lines.all():
+            for ticket in list(line.tickets):
+                self._grant(line, ticket, self.ledger.clock())
+
+    def stats(self) -> DecodingStats:
+        """Of the engine, with what it has been let through and has not got yet."""
+        now = self._stats()
+        coming = sum(dispatch.live for dispatch in self._inside() if not dispatch.in_engine)
+        return DecodingStats(
+            inside=now.inside + coming,
+            running=min(now.running, now.inside),
+            waiting=now.waiting,
+            kv_cache_usage=now.kv_cache_usage,
+            preempted=now.preempted,
+        )
+
+    # -- the ledger
+
+    def accepted(self, permit: Permit) -> None:
+        if not permit.sequences:
+            return
+        self._seen[permit] = (self.line_of(permit.claim), 0, 0)
+        self._count(permit)
+
+    def line_of(self, claim: Claim) -> Line:
+        """Where a request that comes now would wait."""
+        now = self.ledger.clock()
+        line = self.lines.of(self.flows.arrive(claim.key, now), claim.priority)
+        line.seen_at = now
+        return line
+
+    def produced(self, dispatch: Dispatch, tokens: int) -> None:
+        self._flow(dispatch.permit).output(tokens)
+
+    def changed(self, permit: Permit) -> None:
+        self._count(permit)
+        self._forecast = None
+        self.pump()
+
+    def _count(self, permit: Permit) -> None:
+        """Bring the counts of a permit's line up to date."""
+        if permit not in self._seen:
+            return
+        line, waiting, live = self._seen[permit]
+        line.waiting += permit.undispatched - waiting
+        line.flow.waiting += permit.undispatched - waiting
+        line.flow.live += permit.live - live
+        if permit.unfinished or permit.live:
+            self._seen[permit] = (line, permit.undispatched, permit.live)
+        else:
+            del self._seen[permit]
+            self.flows.left(line.flow)
+            self.lines.tidy()
+
+    def _flow(self, permit: Permit) -> Flow:
+        return self._seen[permit][0].flow
+
+    # -- waiting
+
+    async def wait(self, dispatch: Dispatch) -> None:
+        """Return when the engine may have the call, which has to be held at once.
+
+        A further call of a request that holds a slot already (a tool turn, a beam) does not wait.
+        """
+        permit = dispatch.permit
+        follows = permit.nested and permit.dispatched and not permit.windowed
+        if self.opened or follows:
+            return
+        line = self._seen[permit][0]
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        ticket = self.lines.add(line, dispatch, self.ledger.clock(), granted)
+        self.pump()
+        try:
+            await granted
+        except asyncio.CancelledError:
+            self.lines.remove(line, ticket)
+            if dispatch in self._granted:
+                del self._granted[dispatch]
+                self.pump()
+            raise
+        del self._granted[dispatch]
+        line.flow.prompt(dispatch.tokens)
+
+    def pump(self) -> None:
+        """Let through what may go."""
+        while self.lines.count and self._capacity is not None and self._grant_one():
+            pass
+
+    def _grant_one(self) -> bool:
+        now = self.ledger.clock()
+        assert self._capacity is not None
+        stats = self.stats()
+        unstarted_tokens = self._last_tokens(stats.unstarted)
+        room = Room(self._capacity, stats, unstarted_tokens, self.lookahead)
+        for line, ticket, aged in self.lines.heads(now):
+            dispatch = ticket.dispatch
+            if not aged and not self._leaves_reserve(line, dispatch, room, now):
+                continue
+            if not room.takes(dispatch.sequences, dispatch.tokens):
+                return False
+            if not self._fits_cache(dispatch, room):
+                return False
+            self._grant(line, ticket, now)
+            return True
+        return False
+
+    def _grant(self, line: Line, ticket: Ticket, now: float) -> None:
+        self.lines.remove(line, ticket)
+        if ticket.granted.cancelled():  # whose task has not run since
+            return
+        self.lines.taken(ticket, now)
+        self._granted[ticket.dispatch] = None
+        self._forecast = None
+        ticket.granted.set_result(None)
+
+    @property
+    def lookahead(self) -> int:
+        assert self._capacity is not None
+        return lookahead_of(self._capacity.slots) if self._lookahead is None else self._lookahead
+
+    def _inside(self) -> list[Dispatch]:
+        """Calls that the engine has, or is about to have, in that order."""
+        return [*(d for d in self.ledger.dispatches if d.live), *self._granted]
+
+    def _last_tokens(self, sequences: int) -> int:
+        """Prompt tokens of the sequences that were let through last."""
+        coming = sum(dispatch.sequences for dispatch in self._granted)
+        tokens = sum(dispatch.sequences * dispatch.tokens for dispatch in self._granted)
+        return tokens + self.ledger.last_tokens(sequences - coming)
+
+    # -- what is decided
+
+    def _leaves_reserve(self, line: Line, dispatch: Dispatch, room: Room, now: float) -> bool:
+        """Whether enough slots stay free for those who have a better claim to them."""
+        slots = room.capacity.slots
+        inside = room.stats.inside + dispatch.sequences
+        if inside <= slots - reserve_of(slots) or room.stats.inside == 0:
+            return True
+        return not self._others_come(line, dispatch.sequences, slots, now)
+
+    def _others_come(self, line: Line, sequences: int, slots: int, now: float) -> bool:
+        """Whether a more urgent class, or a key with less than its part, was seen lately."""
+        if any(other.priority < line.priority for other in self.lines.recent(now, RECENT_S)):
+            return True
+        flows = self.flows.recent(now, RECENT_S)
+        part = slots / max(1, len(flows))
+        return line.flow.live + sequences > part and any(
+            flow is not line.flow and flow.live < part for flow in flows
+        )
+
+    def _fits_cache(self, dispatch: Dispatch, room: Room) -> bool:
+        """Whether the KV cache will hold all that is in the engine to its end, with this call."""
+        capacity = room.capacity.kv_tokens
+        dispatch.footprint = dispatch.tokens + self.lengths.remaining(0, dispatch.limit)
+        if not capacity or room.stats.inside == 0:
+            return True
+        inside = self._inside()
+        new = dispatch.footprint * dispatch.sequences
+        if sum(d.footprint * d.live for d in inside) + new <= capacity:
+            return True
+        held = list(self._held(inside, room.stats.kv_cache_usage * capacity))
+        held += [(float(dispatch.tokens), self._to_come(dispatch))] * dispatch.sequences
+        return kv_peak(held) <= capacity
+
+    def _held(self, inside: Sequence[Dispatch], used: float) -> Iterator[tuple[float, float]]:
+        """Of each sequence in the engine: tokens it holds, tokens to come.
+
+        Prompts that share cached blocks hold less than their lengths add up to; the engine's own
+        figure says how much less.
+        """
+        begun = sum((d.tokens + d.produced_each) * d.live for d in inside if d.produced_each)
+        share = min(1.0, used / begun) if begun else 1.0
+        for d in inside:
+            tokens = (d.tokens + d.produced_each) * (share if d.produced_each else 1.0)
+            yield from [(tokens, self._to_come(d))] * d.live
+
+    def _to_come(self, dispatch: Dispatch) -> float:
+        return self.lengths.remaining(dispatch.produced_each, dispatch.limit)
+
+    def has_started(self, permit: Permit) -> bool:
+        """Whether the engine has begun with a sequence of it, as far as is known."""
+        if permit.ttft_s is not None or any(d.call.produced() for d in permit.open):
+            return True
+        unstarted = self.stats().unstarted
+        for dispatch in reversed(self.ledger.dispatches):
+            if unstarted <= 0 and dispatch.permit is permit:
+                return True
+            unstarted -= dispatch.live
+        return False
+
+    def displaceable(self, claim: Claim, sequences: int) -> list[Permit]:
+        """Requests that wait and whose places a newcomer has the better claim to.
+
+        Those of a less urgent class; in the same class, those of a key that has more than its
+        part of the queue while the newcomer's has less. The latest of them go first; none when
+        all together are too few.
+        """
+        line = self.line_of(claim)
+        found: list[Permit] = []
+        for other in self.lines.backwards():
+            if not self._yields(other, line):
+                continue
+            for ticket in reversed(other.tickets):
+                permit = ticket.dispatch.permit
+                if not permit.dispatched and permit not in found:
+                    found.append(permit)
+                    sequences -= permit.unfinished
+                    if sequences <= 0:
+                        return found
+        return []
+
+    def _yields(self, other: Line, line: Line) -> bool:
+        if other.priority != line.priority:
+            return other.priority > line.priority
+        flows = {other.flow, line.flow, *self.flows.recent(self.ledger.clock(), 0.0)}
+        part = sum(flow.waiting for flow in flows) / len(flows)
+        return other.flow is not line.flow and other.flow.waiting > part > line.flow.waiting
+
+    # -- what is foreseen
+
+    def outlook(self, claim: Claim, tokens: int) -> Outlook:
+        """For a request of that many prompt tokens that comes now."""
+        if self._capacity is None:
+            return Outlook(self.ledger.unfinished, at_once=True, first_token_s=0.0, margin_s=0.0)
+        ahead = self.lines.ahead_of(self.line_of(claim))
+        free, remaining_s = self._slots()
+        service_s = self.lengths.remaining(0, None) * self.pace.token_s
+        wait_s = slot_at(ahead, free, remaining_s, service_s)
+        return Outlook(
+            unfinished=self.ledger.unfinished,
+            at_once=ahead < free,
+            first_token_s=wait_s + self.pace.start_s(tokens),
+            margin_s=self.margin.seconds(self.ledger.clock()),
+        )
+
+    def first_token(self, permit: Permit) -> None:
+        """A request has its first token: how good was the prediction?"""
+        if permit.foreseen_s is None or permit.ttft_s is None:
+            return
+        error_s = permit.foreseen_s - permit.ttft_s
+        if permit.queued:
+            self.margin.note(self.ledger.clock(), -error_s)
+        self.ledger.observer.prediction_error(permit.route, error_s)
+
+    def measured(self, sequence: Ended) -> None:
+        """A sequence has ended: learn from it."""
+        self.pace.prefill(sequence.prompt_tokens, sequence.prefill_s)
+        self.lengths.ended(sequence.output_tokens, sequence.at_limit)
+
+    def _slots(self) -> tuple[int, list[float]]:
+        """Free slots, less what waits inside the engine, and the seconds until others free up."""
+        now = self.ledger.clock()
+        if self._forecast is None or now - self._forecast[0] > FORECAST_S:
+            self._forecast = (now, *self._foresee())
+        return self._forecast[1], self._forecast[2]
+
+    def _foresee(self) -> tuple[int, list[float]]:
+        assert self._capacity is not None
+        stats = self.stats()
+        full = stats.waiting > 0 or stats.preempted
+        slots = stats.running if full else self._capacity.slots
+        left = [
+            self._to_come(dispatch) * self.pace.token_s
+            for dispatch in self.ledger.dispatches
+            for _ in range(dispatch.live)
+        ]
+        return slots - stats.inside, sorted(left[: stats.running])

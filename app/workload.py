@@ -1,0 +1,63 @@
+"""What the engine can hold and what it holds, in the units of admission."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """All engines together.
+
+    Attributes:
+        slots: sequences in a batch.
+        step_tokens: tokens in one step.
+        kv_tokens: tokens that the KV cache has room for; 0: not known.
+
+    """
+
+    slots: int
+    step_tokens: int
+    kv_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class DecodingStats:
+    """All engines together, by their latest reports.
+
+    Attributes:
+        inside: unfinished sequences that the engines have been given.
+        running: of those, the ones in a batch.
+        waiting: in the engines' own queues at their last step.
+        kv_cache_usage: share of the KV cache, 0 to 1.
+        preempted: a sequence was taken out of a batch for want of KV cache, and the queue that it
+            went to has not been empty since.
+
+    """
+
+    inside: int = 0
+    running: int = 0
+    waiting: int = 0
+    kv_cache_usage: float = 0.0
+    preempted: bool = False
+
+    @property
+    def unstarted(self) -> int:
+        """Sequences inside that are in no batch, as far as is known."""
+        return self.inside - self.running
+
+
+@dataclass(frozen=True)
+class Step:
+    """One engine's report of one step.
+
+    Attributes:
+        engine: its index.
+        at: monotonic seconds.
+        running: sequences in its batch after the step.
+        generated: output tokens that the step made.
+
+    """
+
+    engine: int
+    at: float
+    running: int
+    generated: int

@@ -1,0 +1,166 @@
+"""What the door decides: a table, and the promises to clients."""
+
+import asyncio
+import random
+
+import pytest
+
+from app.admission.door import DEMAND_S, Bounds, Cost, Refused, counted, decide
+from app.admission.forecast import Outlook
+from app.errors import InvalidValue, Overload, Overloaded, QueueFull
+from tests.admission.simulated import STEP_S, World
+
+BOUNDS = Bounds(
+    sequences=20,
+    per_request=8,
+    per_window=4,
+    inputs=2048,
+    wait_s=30.0,
+    slo_s=None,
+    reject_status=429,
+)
+STRICT = Bounds(20, 8, 4, 2048, 30.0, slo_s=1.0, reject_status=503)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "cost", "unfinished", "at_once", "predicted_s", "margin_s", "refusal"),
+    [
+        (BOUNDS, 1, 0, True, 0.0, 0.0, None),
+        (BOUNDS, 1, 19, False, 29.0, 0.0, None),
+        (BOUNDS, 1, 20, False, 1.0, 0.0, QueueFull),
+        (BOUNDS, 2, 19, False, 1.0, 0.0, QueueFull),
+        (BOUNDS, 2, 18, False, 1.0, 0.0, None),
+        (BOUNDS, 1, 5, False, 30.1, 0.0, Overloaded),
+        # Without an SLO the wait may be as long as the timer allows, however uncertain it is.
+        (BOUNDS, 1, 5, False, 29.0, 5.0, None),
+        (STRICT, 1, 5, False, 0.9, 0.05, None),
+        (STRICT, 1, 5, False, 0.9, 0.2, Overloaded),
+        (STRICT, 1, 5, False, 1.1, 0.0, Overloaded),
+        # A free slot: it would not be faster anywhere in the queue.
+        (STRICT, 1, 5, True, 5.0, 5.0, None),
+        (STRICT, 1, 20, True, 0.0, 0.0, QueueFull),
+    ],
+)
+def test_decide(
+    bounds: Bounds,
+    cost: int,
+    unfinished: int,
+    at_once: bool,
+    predicted_s: float,
+    margin_s: float,
+    refusal: type[Overload] | None,
+) -> None:
+    decided = decide(cost, Outlook(unfinished, at_once, predicted_s, margin_s), bounds)
+    assert type(decided) is (refusal or type(None))
+    if decided is not None:
+        assert decided.status == bounds.reject_status
+        assert decided.code == {QueueFull: "queue_full", Overloaded: "overloaded"}[type(decided)]
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.4, 7.0, 500.0])
+def test_retry_advice_is_whole_seconds_within_bounds_and_spread(wait_s: float) -> None:
+    seen = set()
+    for _ in range(200):
+        headers = QueueFull(429, wait_s).headers()
+        assert 1 <= int(headers["retry-after"]) <= 60
+        millis = int(headers["retry-after-ms"])
+        assert 1_000 <= millis <= 60_000
+        assert 0.75 * min(wait_s, 48) * 1000 - 1 <= millis
+        seen.add(millis)
+    assert len(seen) > 20
+
+
+@pytest.mark.parametrize(
+    ("cost", "sequences"),
+    [
+        (Cost(0), 0),
+        (Cost(8), 8),
+        (Cost(3, windowed=True), 3),
+        (Cost(2048, windowed=True), 4),
+    ],
+)
+def test_what_a_request_is_counted_for(cost: Cost, sequences: int) -> None:
+    assert counted(cost, BOUNDS) == sequences
+
+
+@pytest.mark.parametrize(
+    ("cost", "bounds", "numbers"),
+    [
+        (Cost(9), BOUNDS, ("9", "8")),
+        (Cost(2049, windowed=True), BOUNDS, ("2049", "2048")),
+        (Cost(7), Bounds(6, 128, 2, 2048, 30.0, None, 429), ("7", "6")),
+    ],
+)
+def test_what_could_never_be_accepted_is_told_with_both_numbers(
+    cost: Cost, bounds: Bounds, numbers: tuple[str, str]
+) -> None:
+    with pytest.raises(InvalidValue) as raised:
+        counted(cost, bounds)
+    assert all(f" {number} " in raised.value.message.replace(";", " ;") for number in numbers)
+
+
+def test_refused_sequences_are_demand_for_a_minute() -> None:
+    now = 0.0
+    refused = Refused(lambda: now)
+    refused.add(3)
+    now = 59.0
+    refused.add(2)
+    assert refused.sequences == 5
+    now = DEMAND_S + 0.5
+    assert refused.sequences == 2
+    now = 1000.0
+    assert refused.sequences == 0
+
+
+async def test_of_twenty_at_once_six_are_accepted_with_two_slots_and_four_places() -> None:
+    world = World(slots=2, max_pending=4)
+    requests = [world.send(length=5) for _ in range(20)]
+    await world.settle()
+    assert sum(request.failure is None for request in requests) == 6
+    assert all(isinstance(r.failure, QueueFull) for r in requests if r.failure is not None)
+    await world.until_idle(5.0)
+    assert world.counts.finished == {"length": 6}
+    assert world.door.refused.sequences == 14
+
+
+async def test_a_request_is_accepted_or_refused_as_a_whole() -> None:
+    world = World(slots=2, max_pending=4)
+    first = world.send(sequences=4)
+    second = world.send(sequences=3)
+    third = world.send(sequences=2)
+    await world.settle()
+    assert [type(r.failure) for r in (first, second, third)] == [type(None), QueueFull, type(None)]
+
+
+@pytest.mark.parametrize("slots", [4, 16])
+@pytest.mark.parametrize("overload", [1.5, 5.0])
+@pytest.mark.parametrize("shape", ["fixed", "exponential"])
+async def test_under_overload_nearly_all_that_is_accepted_is_in_time(
+    slots: int, overload: float, shape: str
+) -> None:
+    """The simulated engine serves slots / (100 steps) sequences a second."""
+    dice = random.Random(slots)
+    world = World(slots=slots, max_pending=4 * slots, slo_s=0.5)
+    rate = overload * slots / 1.0
+    due = [0.0]
+    requests = []
+
+    def arrive(now: float) -> None:
+        while due[0] <= now:
+            mean = 100
+            length = mean if shape == "fixed" else max(1, round(dice.expovariate(1 / mean)))
+            requests.append(world.send(length=length))
+            due[0] += dice.expovariate(rate)
+
+    await world.run(30.0, arrive)
+    counted_from = 5.0
+    in_time = [r for r in requests if r.first_at is not None and r.at >= counted_from]
+    late = [r for r in in_time if (r.first_at or 0) - r.at > 0.5]
+    assert len(late) <= 0.05 * len(in_time)
+    # Nearly all steps of nearly all slots went into answers that began in time.
+    tokens = sum(r.length for r in in_time if r not in late)
+    assert tokens >= 0.85 * slots * (30.0 - counted_from) / STEP_S
+    tasks = [r.task for r in requests if r.task is not None]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,337 @@
+"""Order, fairness and bounds of the queue, with a simulated engine and clock."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.admission.gate import Room, lookahead_of, reserve_of
+from app.errors import QueueFull, QueueTimeout
+from app.workload import Capacity, DecodingStats
+from tests.admission.simulated import STEP_S, World
+
+
+@pytest.mark.parametrize(
+    (
+        "inside",
+        "running",
+        "waiting",
+        "preempted",
+        "unstarted_tokens",
+        "sequences",
+        "tokens",
+        "takes",
+    ),
+    [
+        (0, 0, 0, False, 0, 1, 10, True),
+        (0, 0, 0, False, 0, 1, 9_999, True),  # larger than a step, and nothing else waits inside
+        (0, 0, 0, False, 0, 99, 10, True),  # more than the slots: goes when nothing waits inside
+        (1, 0, 0, False, 10, 1, 10, True),  # the first steps of a burst
+        (15, 0, 0, False, 100, 1, 10, True),
+        (1, 0, 0, False, 9_999, 1, 10, True),  # within the lookahead
+        (2, 0, 0, False, 9_999, 1, 10, False),  # beyond it, and the step is full
+        (2, 0, 2, False, 20, 1, 10, False),  # the engine left some waiting: something else binds
+        (16, 16, 0, False, 0, 1, 10, True),  # full: the lookahead
+        (17, 16, 1, False, 10, 1, 10, True),
+        (18, 16, 2, False, 20, 1, 10, False),
+        (18, 16, 0, False, 20, 1, 10, False),  # the last report is older than what was handed
+        (5, 4, 1, True, 10, 1, 10, False),  # a preempted sequence is first
+        (0, 0, 0, True, 0, 1, 10, True),  # which has gone
+    ],
+)
+def test_what_the_engine_takes(
+    inside: int,
+    running: int,
+    waiting: int,
+    preempted: bool,
+    unstarted_tokens: int,
+    sequences: int,
+    tokens: int,
+    takes: bool,
+) -> None:
+    stats = DecodingStats(inside, running, waiting, 0.0, preempted)
+    room = Room(Capacity(16, 1024), stats, unstarted_tokens, lookahead=2)
+    assert room.takes(sequences, tokens) is takes
+
+
+def test_a_lookahead_is_small_and_a_reserve_smaller_than_the_slots() -> None:
+    assert [lookahead_of(n) for n in (1, 4, 16, 256)] == [2, 2, 2, 32]
+    assert [reserve_of(n) for n in (1, 4, 16, 256)] == [0, 0, 2, 32]
+
+
+async def test_the_engines_own_queue_stays_within_the_lookahead() -> None:
+    world = World(slots=4, max_pending=100)
+    requests = [world.send() for _ in range(60)]
+    await world.run(5.0)
+    assert all(request.ended_at for request in requests)
+    assert world.peak_waiting <= lookahead_of(4)
+    assert world.counts.finished == {"length": 60}
+
+
+async def test_no_slot_is_idle_while_somebody_waits() -> None:
+    world = World(slots=16, max_pending=200)
+    dice = random.Random(0)
+    for _ in range(200):
+        world.send(length=dice.randrange(5, 60))
+    await world.run(6.0)
+    # Only the step in which several sequences end at once, and the first ones.
+    assert world.idle_slot_steps < 0.02 * 16 * 6.0 / STEP_S
+
+
+async def test_a_burst_is_handed_over_at_once() -> None:
+    world = World(slots=16, step_tokens=1024)
+    for _ in range(16):
+        world.send(tokens=20)
+    await world.settle()
+    assert len(world.waiting) == 16
+
+
+async def test_long_prompts_are_handed_over_one_step_at_a_time() -> None:
+    world = World(slots=16, step_tokens=100)
+    for _ in range(10):
+        world.send(tokens=80)
+    await world.run(1.0)
+    assert world.peak_waiting <= lookahead_of(16)
+    assert len(world.order) == 10
+
+
+@pytest.mark.parametrize("length", [40, 160])
+async def test_when_the_cache_binds_little_waits_inside(length: int) -> None:
+    """Four of sixteen fit when they are whole; more do at the beginning."""
+    cache = 4 * (16 + length)
+    world = World(slots=16, max_pending=200, kv_tokens=cache, step_tokens=1024, wait_s=100.0)
+    for n in range(80):
+        world.send(tokens=16, length=length, priority=n % 2)
+    await world.run(80 * length * STEP_S / 3)
+    assert world.counts.finished == {"length": 80}
+    assert world.peak_waiting <= lookahead_of(16)
+    first = world.order[:40]
+    # Those that came before any urgent one was there apart, urgent ones go first.
+    assert sum(int(name[1:]) % 2 == 0 for name in first) >= 36
+
+
+async def test_after_a_preemption_nothing_is_handed_over_until_the_queue_is_empty() -> None:
+    world = World(slots=8, kv_tokens=320, step_tokens=1024)
+    # Nothing is known yet, and the requests are longer than they say: too many are handed over.
+    for _ in range(4):
+        world.send(tokens=16, length=64)
+    await world.settle()
+    world.preempted = True
+    world.reported = DecodingStats(0, 3, 1, 0.9, preempted=True)
+    late = world.send()
+    await world.settle()
+    assert late.name not in world.order
+    await world.run(5.0)
+    assert late.ended_at is not None
+
+
+async def test_priority_goes_before_arrival() -> None:
+    world = World(slots=1, max_pending=50)
+    world.send(length=30)
+    await world.run(0.1)
+    low = [world.send(priority=5, length=3) for _ in range(3)]
+    high = [world.send(priority=-1, length=3) for _ in range(3)]
+    usual = [world.send(length=3) for _ in range(3)]
+    await world.run(3.0)
+    inside_already = set(world.order[:1])
+    waited = [name for name in world.order if name not in inside_already]
+    # What was handed to the lookahead before the others came stays there.
+    lookahead = lookahead_of(1)
+    rest = [r.name for r in (*high, *usual, *low) if r.name not in waited[:lookahead]]
+    assert waited[lookahead:] == rest
+
+
+async def test_a_low_class_is_not_starved() -> None:
+    world = World(slots=2, max_pending=400, wait_s=10.0)
+    low = [world.send(priority=1, length=10) for _ in range(10)]
+
+    def flood(now: float) -> None:
+        if world.ledger.unfinished < 60:
+            world.send(priority=0, length=10)
+
+    await world.run(9.9, flood)
+    assert sum(request.first_at is not None for request in low) >= 5
+
+
+async def test_two_floods_share_the_tokens_served() -> None:
+    world = World(slots=8, max_pending=200)
+
+    def flood(now: float) -> None:
+        for key, length, many in (("a", 10, 80), ("b", 40, 20)):
+            waiting = sum(p.claim.key == key for p in world.ledger.permits)
+            for _ in range(many - waiting):
+                world.send(key=key, length=length)
+
+    await world.run(30.0, flood)
+    a, b = world.served["a"], world.served["b"]
+    assert abs(a - b) <= 0.1 * max(a, b)
+
+
+async def test_one_at_a_time_beside_a_flood_hardly_waits() -> None:
+    flooded = World(slots=16, max_pending=200)
+    waits = await beside_a_flood(flooded)
+    assert sorted(waits)[len(waits) // 2] <= 3 * STEP_S
+
+
+async def beside_a_flood(world: World) -> list[float]:
+    for _ in range(100):
+        world.send(key="flood", length=100)
+    alone = [world.send(key="one", length=20)]
+
+    def keep(now: float) -> None:
+        flood = sum(p.claim.key == "flood" for p in world.ledger.permits)
+        for _ in range(100 - flood):
+            world.send(key="flood", length=100)
+        if alone[-1].ended_at is not None:
+            alone.append(world.send(key="one", length=20))
+
+    await world.run(20.0, keep)
+    return [r.first_at - r.at for r in alone[3:] if r.first_at is not None]
+
+
+async def test_a_newcomer_starts_at_the_active_minimum() -> None:
+    world = World(slots=1, max_pending=100)
+    for _ in range(30):
+        world.send(key="old", length=5)
+    await world.run(1.0)
+    new = [world.send(key="new", length=5) for _ in range(10)]
+    await world.run(0.6)
+    # Idleness is not saved up: the old one's are served in turn with the newcomer's.
+    assert 2 <= sum(r.first_at is not None for r in new) <= 7
+
+
+async def test_what_waits_too_long_is_ended_by_its_own_timer() -> None:
+    world = World(slots=1, wait_s=1.0)
+    world.send(length=1_000)
+    await world.run(0.1)
+    late = [world.send() for _ in range(5)]
+    await world.run(1.5)
+    assert all(isinstance(request.failure, QueueTimeout) for request in late)
+    assert world.counts.finished == {"timeout": 5}
+    # Also those that were handed over, and waited inside the engine.
+    assert not world.waiting
+
+
+async def test_what_has_started_is_not_timed_out() -> None:
+    world = World(slots=1, wait_s=0.5)
+    request = world.send(length=200)
+    await world.run(3.0)
+    assert request.failure is None
+    assert request.ended_at == pytest.approx(2.0, abs=0.1)
+
+
+async def test_who_leaves_the_queue_never_starts() -> None:
+    world = World(slots=1)
+    world.send(length=100)
+    await world.run(0.1)
+    gone = [world.send() for _ in range(6)]
+    await world.settle()
+    for request in gone:
+        assert request.task is not None
+        request.task.cancel()
+    stays = world.send()
+    await world.run(2.0)
+    assert stays.ended_at is not None
+    assert not {r.name for r in gone} & set(world.order[1 + lookahead_of(1) :])
+    assert world.counts.finished["aborted"] == 6
+
+
+async def test_a_cancelled_ticket_that_is_next_is_no_obstacle() -> None:
+    world = World(slots=1)
+    world.send(length=10)
+    await world.run(0.05)
+    tickets = [world.send() for _ in range(5)]
+    await world.settle()
+    tickets[-2].task.cancel()  # type: ignore[union-attr]
+    world.gate.pump()  # before its task has seen it
+    await world.run(2.0)
+    assert tickets[-1].ended_at is not None
+    assert world.gate.lines.count == 0
+
+
+async def test_many_samples_go_when_they_are_first() -> None:
+    world = World(slots=4, max_pending=30)
+    for _ in range(8):
+        world.send(length=10)
+    big = world.send(sequences=8, length=10)
+    later = [world.send(length=10) for _ in range(4)]
+    await world.run(3.0)
+    assert big.ended_at is not None
+    position = world.order.index(big.name)
+    assert all(world.order.index(r.name) > position for r in later)
+
+
+async def test_urgent_requests_displace_what_waits_when_the_queue_is_full() -> None:
+    world = World(slots=2, max_pending=6)
+    low = [world.send(priority=3, length=50) for _ in range(8)]
+    await world.run(0.1)
+    high = [world.send(priority=0) for _ in range(2)]
+    await world.settle()
+    assert [r.failure for r in high] == [None, None]
+    displaced = [r for r in low if r.failure is not None]
+    assert displaced == low[-2:]
+    assert all(isinstance(r.failure, QueueFull) for r in displaced)
+    same = world.send(priority=3)
+    await world.settle()
+    assert isinstance(same.failure, QueueFull)
+    await world.run(5.0)
+    assert world.counts.finished == {"displaced": 2, "length": 8}
+
+
+async def test_a_key_with_less_than_its_part_gets_a_place_in_a_full_queue() -> None:
+    world = World(slots=2, max_pending=6)
+    flood = [world.send(key="flood", length=50) for _ in range(8)]
+    await world.run(0.1)
+    one = world.send(key="one")
+    await world.settle()
+    assert one.failure is None
+    assert [r for r in flood if r.failure is not None] == flood[-1:]
+    more = [world.send(key="flood") for _ in range(3)]
+    await world.settle()
+    assert all(isinstance(r.failure, QueueFull) for r in more)
+
+
+Plan = list[tuple[int, int, int, int, int, bool]]
+plans = st.lists(
+    st.tuples(
+        st.integers(0, 40),  # steps until the next
+        st.integers(0, 2),  # key
+        st.integers(-1, 1),  # priority
+        st.integers(1, 5),  # sequences
+        st.integers(1, 40),  # length
+        st.booleans(),  # leaves half-way
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    plans,
+    st.sampled_from([0, 200, 1000]),
+    st.sampled_from([None, 0.3]),
+    st.sampled_from([None, 1, 1_000]),
+)
+async def test_whatever_comes_every_request_has_one_end(
+    plan: Plan, kv_tokens: int, slo_s: float | None, lookahead: int | None
+) -> None:
+    world = World(4, 12, kv_tokens, slo_s=slo_s, wait_s=2.0, lookahead=lookahead)
+    requests = []
+    for steps, key, priority, sequences, length, leaves in plan:
+        await world.run(steps * STEP_S)
+        request = world.send(key=str(key), priority=priority, sequences=sequences, length=length)
+        requests.append(request)
+        if leaves and len(requests) > 3:
+            task = requests[-3].task
+            assert task is not None
+            task.cancel()
+    await world.until_idle(20.0)
+    assert all(request.ended_at is not None for request in requests)
+    assert (world.ledger.unfinished, world.gate.lines.count) == (0, 0)
+    assert not world.ledger.permits
+    assert not world.ledger.dispatches
+    assert not world.waiting + world.running
+    assert world.gate.stats().inside == 0
+    left_alone = [r for r in requests if not r.cancelled and r.failure is None]
+    assert all(r.first_at is not None for r in left_alone)
