@@ -140,6 +140,7 @@ def summary(
         "prompt_tokens": sum(r.prompt_tokens or 0 for r in good),
         "latency_s": {**latencies, "itl": distribution(gaps(offered))},
         "latency_of_all_offered_s": of_all,
+        "rejection_s": distribution([v for r in offered if (v := _rejected_after(r)) is not None]),
     }
     if slo is not None:
         met = sum(slo.met(r) for r in offered)
@@ -149,6 +150,13 @@ def summary(
             "share_of_offered": _rate(met, len(offered)),
         }
     return result
+
+
+def _rejected_after(record: Record) -> float | None:
+    """Seconds from the send to the end of a refusal."""
+    if record.outcome is not Outcome.REJECTED or record.ended is None or record.sent is None:
+        return None
+    return record.ended - record.sent
 
 
 def _rate(count: float, over: float) -> float:

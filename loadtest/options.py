@@ -39,10 +39,12 @@ USES: Mapping[str, frozenset[str]] = {
     "bursts": frozenset({"rate", "on_s", "off_s", "duration_s"}),
     "steps": frozenset({"rates", "step_s"}),
     "ramp": frozenset({"rate", "last_rate", "duration_s"}),
-    "trace": frozenset({"trace", "trace_kind", "time_scale", "length_scale", "duration_s"}),
+    "trace": frozenset({"time_scale", "duration_s"}),
     "closed": frozenset({"concurrency", "duration_s"}),
 }
-"""The kinds of load, and the settings of `Load` that each of them has."""
+"""The kinds of load, and the settings of `Load` that each of them alone has."""
+_LENGTHS = frozenset({"trace", "trace_kind", "length_scale"})
+"""Those that any kind may have: the lengths of a trace without its arrivals."""
 _SHAPING = frozenset().union(*USES.values())
 
 
@@ -120,6 +122,14 @@ def _add_target(group: Any) -> None:
         "--header", nargs="+", action="extend", type=_header, dest="headers", metavar="N=V"
     )
     group.add_argument("--extra", type=_json, metavar="JSON", help="added to every body")
+    group.add_argument(
+        "--probe",
+        nargs="+",
+        action="extend",
+        dest="probes",
+        metavar="PATH",
+        help="asked five times a second during the run: /readyz",
+    )
     group.add_argument("--metrics-url", type=_http, metavar="URL", help="default: /metrics there")
 
 
@@ -161,7 +171,7 @@ def _add_requests(group: Any) -> None:
         type=_tenant,
         dest="tenants",
         metavar="F=V,…",
-        help="name=…,share=…,key=…,priority=…",
+        help="name=…,share=…,key=…,priority=…; users=N: a closed loop beside the others",
     )
     group.add_argument("--seed", type=_natural)
 
@@ -286,6 +296,7 @@ _TENANT: Mapping[str, Callable[[str], Any]] = {
     "share": amount,
     "key": str,
     "priority": int,
+    "users": count,
 }
 
 
@@ -454,6 +465,7 @@ def build(given: Namespace, base_url: str, capacity: float | None = None) -> Run
     values |= {
         "base_url": base_url,
         "headers": dict(values.get("headers", ())),
+        "probes": tuple(values.get("probes", ())),
         **_rates(values),
     }
     run: Run = _made(
@@ -473,7 +485,8 @@ def capacity_run(given: Namespace, base_url: str) -> Run:
     absolute = Namespace(**{n: v for n, v in vars(given).items() if n not in _SHAPING})
     run = build(absolute, base_url)
     duration = getattr(given, "capacity_duration", CAPACITY_DURATION_S)
-    load = Load(
+    load = replace(
+        _made(Load, {n: v for n, v in vars(given).items() if n in _LENGTHS}),
         kind="closed",
         concurrency=getattr(given, "capacity_concurrency", CAPACITY_CONCURRENCY),
         duration_s=duration,
@@ -481,9 +494,15 @@ def capacity_run(given: Namespace, base_url: str) -> Run:
     return replace(
         run,
         name=f"{run.name}-capacity",
-        spec=replace(run.spec, load=load, seed=run.spec.seed + CAPACITY_SEED),
+        spec=replace(
+            run.spec, load=load, seed=run.spec.seed + CAPACITY_SEED, tenants=_sharing(run.spec)
+        ),
         warmup_s=min(run.warmup_s, duration / 4),
     )
+
+
+def _sharing(spec: Spec) -> tuple[Tenant, ...]:
+    return tuple(tenant for tenant in spec.tenants if not tenant.users)
 
 
 def check(given: Namespace) -> None:

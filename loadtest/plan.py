@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,18 +10,27 @@ import numpy as np
 from loadtest import arrivals, lengths, traces
 from loadtest.errors import UsageError
 
+USERS_FROM = 10**8
+"""Indices of the requests of a tenant's own users; another such step for each tenant."""
 CLOSED_LOOP_REQUESTS = 20_000
 """Drawn for a closed loop that only time ends; it starts over when they are used up."""
 
 
 @dataclass(frozen=True)
 class Tenant:
-    """One of several customers: a share of the requests, its key and its priority."""
+    """One of several customers: a share of the requests, its key and its priority.
+
+    Attributes:
+        users: instead of a share, so many users that each send their next request when the last
+            one has ended, beside the load of the others.
+
+    """
 
     name: str
     share: float = 1.0
     key: str | None = None
     priority: int | None = None
+    users: int = 0
 
 
 @dataclass(frozen=True)
@@ -103,6 +112,17 @@ def draw(spec: Spec) -> list[Planned]:
     ]
 
 
+def draw_users(spec: Spec) -> dict[str, list[Planned]]:
+    """What the users of each tenant that has its own send in turn, over and over."""
+    drawn = {}
+    for k, tenant in enumerate(spec.tenants):
+        if tenant.users:
+            load = replace(spec.load, kind="closed", concurrency=tenant.users, requests=1_000)
+            own = draw(Spec(load, spec.shape, (replace(tenant, users=0),), spec.seed + k + 1))
+            drawn[tenant.name] = [replace(p, index=p.index + (k + 1) * USERS_FROM) for p in own]
+    return drawn
+
+
 def _dice(spec: Spec, purpose: str) -> np.random.Generator:
     """A stream of its own for each purpose: a change of lengths leaves the arrivals alone."""
     return np.random.default_rng([spec.seed, zlib.crc32(purpose.encode())])
@@ -113,11 +133,22 @@ def _arrivals(spec: Spec) -> list[traces.Arrival]:
     if load.kind == "trace":
         return _replay(spec)
     if load.kind == "closed":
-        return [traces.Arrival(0.0, None, None)] * _count(load)
+        return _sized(spec, [0.0] * _count(load))
     times = _times(load, _dice(spec, "arrivals"))
-    if load.requests is not None:
-        times = times[: load.requests]
-    return [traces.Arrival(float(at), None, None) for at in times]
+    return _sized(spec, [float(at) for at in times[: load.requests]])
+
+
+def _sized(spec: Spec, times: Sequence[float]) -> list[traces.Arrival]:
+    """Arrivals at these times, with lengths drawn from those of a trace where there is one."""
+    if spec.load.trace is None:
+        return [traces.Arrival(at, None, None) for at in times]
+    dice = _dice(spec, "lengths")
+    found = traces.read(Path(spec.load.trace), spec.load.trace_kind, dice)
+    chosen = dice.integers(0, len(found), len(times))
+    return [
+        traces.Arrival(at, found[i].prompt_tokens, found[i].output_tokens)
+        for at, i in zip(times, chosen, strict=True)
+    ]
 
 
 def _count(load: Load) -> int:
@@ -173,8 +204,9 @@ def _lengths(
 
 
 def _tenants(spec: Spec, count: int) -> list[str]:
-    shares = np.array([tenant.share for tenant in spec.tenants], dtype=float)
+    sharing = [tenant for tenant in spec.tenants if not tenant.users]
+    shares = np.array([tenant.share for tenant in sharing], dtype=float)
     if (shares < 0).any() or shares.sum() <= 0:
         raise UsageError("the tenants' shares must not be negative, and not all 0")
     chosen = _dice(spec, "tenants").choice(len(shares), count, p=shares / shares.sum())
-    return [spec.tenants[i].name for i in chosen]
+    return [sharing[i].name for i in chosen]

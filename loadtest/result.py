@@ -53,6 +53,7 @@ class Result:
         gauges: the server's, if it has any.
         prefix_cache_hit_rate: of the tokens the server looked up; None where it does not tell.
         notes: what a reader should know and no number says.
+        probes: by path: sent, failed, and percentiles of their seconds.
         summary: `metrics.summary` of the window; by tenant too where there are several.
         verdict: whether to believe it.
 
@@ -67,6 +68,7 @@ class Result:
     gauges: Gauges = field(default_factory=Gauges)
     prefix_cache_hit_rate: float | None = None
     notes: Sequence[str] = ()
+    probes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     summary: Mapping[str, Any] = field(default_factory=dict)
     verdict: Verdict = NOT_JUDGED
@@ -95,6 +97,7 @@ class Result:
             "gauges": dataclasses.asdict(self.gauges),
             "prefix_cache_hit_rate": self.prefix_cache_hit_rate,
             "notes": list(self.notes),
+            "probes": dict(self.probes),
             "records": {name: [row[name] for row in kept] for name in (kept[0] if kept else ())},
         }
 
@@ -143,6 +146,7 @@ def _load(found: Mapping[str, Any]) -> Result:
         gauges=Gauges(**found["gauges"]),
         prefix_cache_hit_rate=found["prefix_cache_hit_rate"],
         notes=found["notes"],
+        probes=found["probes"],
         summary=found["summary"],
         verdict=Verdict(Grade(found["verdict"]["grade"]), tuple(found["verdict"]["reasons"])),
     )

@@ -24,7 +24,7 @@ from loadtest.plan import Planned
 from loadtest.prompts import Ruler
 from loadtest.record import Outcome, Record
 from loadtest.result import Draft, Result, conclude
-from loadtest.scrape import Scraper
+from loadtest.scrape import Prober, Scraper
 from loadtest.settings import Run, Target
 from loadtest.verdict import Harness
 
@@ -68,6 +68,7 @@ def execute(run: Run, directory: Path, progress: bool = True) -> tuple[Result, P
             gauges=measured.gauges.gauges(measured.start),
             prefix_cache_hit_rate=measured.gauges.hit_rate(),
             notes=_notes(run, ruler, measured.records),
+            probes=measured.probes.summary(),
         )
     )
     return result, draft.finish(result)
@@ -110,8 +111,9 @@ def _jobs(
             model=model,
             planned=planned[k::n],
             ruler=ruler,
+            users=plan.draw_users(run.spec) if k == 0 else {},
+            end_s=end,
             concurrency=((load.concurrency or 0) + n - 1 - k) // n if closed else None,
-            duration_s=end if closed and load.requests is None else None,
         )
         for k in range(n)
     ]
@@ -208,6 +210,9 @@ class _Server:
             return dict(self._ask("GET", "/version"))
         return {}
 
+    def prober(self) -> Prober:
+        return Prober(self._target.root, self._target.probes)
+
     def scraper(self) -> Scraper:
         return Scraper(self._target.metrics_url or f"{self._target.root}/metrics", self.headers)
 
@@ -249,6 +254,7 @@ def _processor() -> str:
 class _Measured:
     start: float
     gauges: Scraper
+    probes: Prober
     records: list[Record] = field(default_factory=list)
     harness: Harness = field(default_factory=Harness)
     ended: float = 0.0
@@ -292,17 +298,19 @@ class _Fleet:
 
 
 def _measure(fleet: _Fleet, draft: Draft, server: _Server, line: "_Line") -> _Measured:
-    scraper = server.scraper()
-    measured = _Measured(0.0, scraper)
+    scraper, prober = server.scraper(), server.prober()
+    measured = _Measured(0.0, scraper, prober)
     watch = _Watch(fleet, draft, measured, line)
     try:
         measured.start = fleet.begin()
         scraper.start()
+        prober.start()
         interrupted = watch.to_the_end()
     finally:
         fleet.end()
     measured.ended = time.monotonic()
     scraper.stop()
+    prober.stop()
     measured.harness = Harness(
         cpu_share=max((load.cpu_share for load in watch.loads), default=0.0),
         loop_lag_p99_s=max((load.loop_lag_p99_s for load in watch.loads), default=0.0),

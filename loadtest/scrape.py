@@ -11,10 +11,13 @@ from itertools import pairwise
 from statistics import fmean
 
 import httpx
+import numpy as np
 
 from loadtest.result import Gauges
 
 EVERY_S = 1.0
+PROBE_EVERY_S = 0.2
+PROBE_TIMEOUT_S = 1.0
 GAUGES = (
     "vllm:num_requests_running",
     "vllm:num_requests_waiting",
@@ -98,6 +101,56 @@ class Scraper:
         looked_up = pages[-1][LOOKED_UP] - pages[0][LOOKED_UP]
         found = pages[-1].get(FOUND, 0.0) - pages[0].get(FOUND, 0.0)
         return found / looked_up if looked_up > 0 else None
+
+
+@dataclass
+class Prober:
+    """Asks paths for their status in turn, from a thread of its own, between `start` and `stop`.
+
+    A probe is a new connection, as a kubelet's is; one that takes longer than a second failed.
+    """
+
+    root: str
+    paths: Sequence[str]
+    _found: dict[str, list[tuple[float, bool]]] = field(default_factory=dict)
+
+    def start(self) -> None:
+        self._found = {path: [] for path in self.paths}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._probe, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _probe(self) -> None:
+        while self.paths and not self._stop.wait(PROBE_EVERY_S):
+            for path, found in self._found.items():
+                start = time.monotonic()
+                ok = self._ask(path)
+                found.append((time.monotonic() - start, ok))
+
+    def _ask(self, path: str) -> bool:
+        try:
+            url = self.root + path
+            return httpx.get(url, timeout=PROBE_TIMEOUT_S, trust_env=False).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def summary(self) -> dict[str, dict[str, float | None]]:
+        """By path: how many were sent and failed, and percentiles of seconds over all."""
+        return {
+            path: {
+                "sent": len(found),
+                "failed": sum(not ok for _, ok in found),
+                **{
+                    f"p{p}": float(np.percentile([s for s, _ in found], p)) if found else None
+                    for p in (50, 99)
+                },
+            }
+            for path, found in self._found.items()
+        }
 
 
 def _shrunk(pages: Sequence[Mapping[str, float]], name: str) -> bool:

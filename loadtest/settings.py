@@ -23,6 +23,7 @@ class Target:
         ignore_eos: exactly the planned number of tokens is asked for (a field of vLLM's).
         timeout_s: of one request, from its send to the end of its answer.
         extra: fields that are added to every body.
+        probes: paths that are asked five times a second during the run.
         metrics_url: None: `/metrics` of the server; a server without it is measured all the same.
 
     """
@@ -37,6 +38,7 @@ class Target:
     headers: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     metrics_url: str | None = None
+    probes: tuple[str, ...] = ()
 
     @property
     def root(self) -> str:
@@ -90,7 +92,7 @@ def load(found: Mapping[str, Any]) -> Run:
     return Run(
         **{
             **found,
-            "target": Target(**found["target"]),
+            "target": Target(**{**found["target"], "probes": tuple(found["target"]["probes"])}),
             "slo": Slo(**found["slo"]) if found["slo"] else None,
             "spec": Spec(
                 load=Load(**{**spec["load"], "rates": rates}),

@@ -93,6 +93,8 @@ def sections(result: Result) -> list[Section]:
     found = [_settings(result), _requests(result), _rates(result), _latencies(result)]
     if "tenants" in result.summary:
         found.append(_tenants(result.summary["tenants"]))
+    if result.probes:
+        found.append(_probes(result.probes))
     return [*found, _client(result)]
 
 
@@ -165,6 +167,9 @@ def _latencies(result: Result) -> Section:
         )
         for name in summary["latency_of_all_offered_s"]
     ]
+    if summary["outcomes"]["rejected"]:
+        found = summary["rejection_s"]
+        rows.append(("refusal", *(_ms(found[column]) for column in COLUMNS)))
     note = "effective: from the intended send; all offered: a request that failed takes for ever"
     if summary["outcomes"]["ok"] < MIN_FOR_P99:
         note += f"; no p99 below {MIN_FOR_P99} successes"
@@ -205,6 +210,14 @@ def _tenants(summaries: Mapping[str, Mapping[str, Any]]) -> Section:
         for name, found in summaries.items()
     ]
     return Section("Tenants, latency in ms", rows, head)
+
+
+def _probes(probes: Mapping[str, Mapping[str, Any]]) -> Section:
+    rows = [
+        (path, str(found["sent"]), str(found["failed"]), _ms(found["p50"]), _ms(found["p99"]))
+        for path, found in probes.items()
+    ]
+    return Section("Probes, latency in ms", rows, ("", "sent", "failed", "p50", "p99"))
 
 
 def _client(result: Result) -> Section:

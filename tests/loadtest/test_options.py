@@ -88,6 +88,21 @@ ROWS: list[tuple[str, str, Run]] = [
         "tenant: [{name: a, share: 3, key: k}, {name: b, priority: -1}]",
         Run(spec=Spec(tenants=(Tenant("a", 3, "k"), Tenant("b", priority=-1)))),
     ),
+    (
+        "--tenant name=a --tenant name=b,users=3",
+        "tenant: [name=a, {name: b, users: 3}]",
+        Run(spec=Spec(tenants=(Tenant("a"), Tenant("b", users=3)))),
+    ),
+    (
+        "--probe /livez /readyz",
+        "probe: [/livez, /readyz]",
+        Run(target=Target(probes=("/livez", "/readyz"))),
+    ),
+    (
+        "--load poisson --rate 3 --trace f --length-scale 0.5",
+        "{load: poisson, rate: 3, trace: f, length_scale: 0.5}",
+        load(rate=3, trace="f", length_scale=0.5),
+    ),
     ("--seed 8", "seed: 8", Run(spec=Spec(seed=8))),
     ("--slo ttft=1 tpot=.05", "slo: {ttft: 1, tpot: .05}", Run(slo=Slo({"ttft": 1, "tpot": 0.05}))),
     ("--slo ttft=1 --slo e2e=2", "slo: [ttft=1, e2e=2]", Run(slo=Slo({"ttft": 1, "e2e": 2}))),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.errors import UsageError
-from loadtest.plan import Load, Shape, Spec, Tenant, draw
+from loadtest.plan import Load, Shape, Spec, Tenant, draw, draw_users
 
 SPEC = Spec(load=Load(kind="poisson", rate=20, duration_s=50))
 
@@ -89,3 +89,28 @@ def test_an_impossible_plan_is_one_line(spec: Spec, message: str) -> None:
     with pytest.raises(UsageError, match=message) as raised:
         draw(spec)
     assert "\n" not in str(raised.value)
+
+
+def test_any_load_can_have_the_lengths_of_a_trace(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    rows = "".join(f"2024-05-10 00:00:0{n}.0000000,{10 * n},{n}\n" for n in range(1, 6))
+    file.write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{rows}")
+    load = Load(rate=50, duration_s=10, trace=str(file), length_scale=2)
+    plan = draw(Spec(load=load, shape=Shape("trace", "trace")))
+    assert {p.prompt_tokens for p in plan} == {20, 40, 60, 80, 100}
+    assert all(p.prompt_tokens == 10 * p.output_tokens for p in plan)
+    assert [p.at for p in plan] == [p.at for p in draw(Spec(load=Load(rate=50, duration_s=10)))]
+
+
+def test_a_tenants_users_have_plans_of_their_own() -> None:
+    tenants = (Tenant("crowd"), Tenant("one", users=1), Tenant("two", users=2))
+    spec = Spec(load=Load(rate=50, duration_s=10), tenants=tenants)
+    assert {p.tenant for p in draw(spec)} == {"crowd"}
+    users = draw_users(spec)
+    assert {name: {p.tenant for p in plan} for name, plan in users.items()} == {
+        "one": {"one"},
+        "two": {"two"},
+    }
+    every = [p for plan in (draw(spec), *users.values()) for p in plan]
+    assert len({p.index for p in every}) == len(every)
+    assert len({p.prompt_seed for p in every}) > 0.99 * len(every)

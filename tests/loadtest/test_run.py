@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,26 @@ def test_tenants_come_with_their_keys_and_priorities(server: SseServer, tmp_path
     summary = measure(run_of(server.url, Load(), spec=spec), tmp_path).summary["tenants"]
     assert summary["gold"]["offered"] * 2 < summary["free"]["offered"]
     assert summary["gold"]["outcomes"]["ok"] == summary["gold"]["offered"] > 0
+
+
+def test_users_of_a_tenant_go_on_beside_the_load(server: SseServer, tmp_path: Path) -> None:
+    tenants = (Tenant("crowd"), Tenant("one", users=1))
+    spec = Spec(load=Load(rate=100, duration_s=3), shape=SHAPE, tenants=tenants, seed=77)
+    result = measure(run_of(server.url, Load(), spec=spec, workers=2), tmp_path)
+    own = [record for record in result.records if record.tenant == "one"]
+    assert len(own) > 20
+    assert all(a.ended <= b.sent for a, b in pairwise(own) if a.ended and b.sent)
+    assert result.summary["tenants"]["crowd"]["offered"] > 200
+    assert max(record.intended for record in own) < 3.0
+
+
+def test_probes_are_asked_while_the_load_is_on(server: SseServer, tmp_path: Path) -> None:
+    run = run_of(server.url, Load(rate=20, duration_s=3))
+    target = dataclasses.replace(run.target, probes=("/health", "/nowhere"))
+    found = measure(dataclasses.replace(run, target=target), tmp_path).probes
+    assert found["/health"]["failed"] == 0
+    assert found["/nowhere"]["failed"] == found["/nowhere"]["sent"] >= 5
+    assert 0 < found["/health"]["p50"] <= found["/health"]["p99"] < 1
 
 
 def test_refusals_and_late_answers_are_no_goodput(server: SseServer, tmp_path: Path) -> None:
