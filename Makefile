@@ -11,7 +11,7 @@ SOURCES := $(wildcard app tests loadtest)
 EMBEDDED := $(if $(TIDEGATE_ENGINE__MODEL),,$(filter %cpu-demo.yaml,$(or $(CONFIG),cpu-demo.yaml)))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check format lock clean venv venv-test model system system-test
+.PHONY: help serve test check bench format lock clean venv venv-test model system system-test
 
 help: ## list the commands
 	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -27,6 +27,14 @@ check: venv-test ## formatter, linter, types, architecture; starts no engine
 	$(PYTHON) -m ruff check $(SOURCES)
 	$(PYTHON) -m mypy --strict $(SOURCES)
 	$(PYTHON) -m pytest -q tests/test_architecture.py
+
+LOADTEST := $(PYTHON) -m loadtest
+bench: venv-test ## the benchmarks that need no GPU: tables here, JSON in loadtest/results (25 minutes)
+	$(LOADTEST) search --ceiling --serve scripted --output-tokens 1 --duration 8 --warmup 2 --low 200 --high 8000 --tolerance 0.1 --name requests
+	$(LOADTEST) search --ceiling --serve scripted --output-tokens 256 --duration 8 --warmup 2 --low 10 --high 500 --tolerance 0.1 --name tokens
+	$(LOADTEST) batching
+	$(LOADTEST) run --scenario loadtest/scenarios/overload.yaml --serve vllm
+	$(LOADTEST) sweep --scenario loadtest/scenarios/goodput-fixed.yaml --serve vllm tidegate-slo --sweep 1x 2x 5x
 
 format: venv-test ## format the sources and mend what the linter can
 	$(PYTHON) -m ruff format $(SOURCES)
