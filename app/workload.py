@@ -10,13 +10,15 @@ class Capacity:
     Attributes:
         slots: sequences in a batch.
         step_tokens: tokens in one step.
-        kv_tokens: tokens that the KV cache has room for; 0: not known.
+        kv_tokens: tokens that the KV cache has room for; 0: not known, or there is none.
+        kv_block: tokens of a block; a sequence holds whole blocks.
 
     """
 
     slots: int
     step_tokens: int
     kv_tokens: int = 0
+    kv_block: int = 1
 
 
 @dataclass(frozen=True)

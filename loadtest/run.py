@@ -1,7 +1,6 @@
 """One run: a plan is drawn, workers send it, the server is watched, and the result judged."""
 
 import multiprocessing
-import platform
 import sys
 import time
 from collections import Counter
@@ -9,16 +8,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from importlib.metadata import version
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 
-from loadtest import plan, prompts, worker
+from loadtest import machine, plan, prompts, worker
 from loadtest.errors import UsageError
 from loadtest.plan import Planned
 from loadtest.prompts import Ruler
@@ -48,7 +45,7 @@ def execute(run: Run, directory: Path, progress: bool = True) -> tuple[Result, P
     _check(run, end)
     server = _Server(run)
     ruler = server.ruler()
-    started_at, environment = datetime.now(UTC), _environment(run, server)
+    started_at, environment = datetime.now(UTC), _environment(server)
     run = replace(run, target=replace(run.target, model=server.model))
     draft = Draft(directory, run, started_at, environment)
     try:
@@ -224,27 +221,11 @@ def _reason(response: httpx.Response) -> str:
         return response.text[:200].strip()
 
 
-def _environment(run: Run, server: _Server) -> dict[str, Any]:
+def _environment(server: _Server) -> dict[str, Any]:
     return {
-        "client": {
-            "python": platform.python_version(),
-            "platform": platform.platform(),
-            "processor": _processor(),
-            "cores": psutil.cpu_count(),
-            "memory_bytes": psutil.virtual_memory().total,
-            "load_average": list(psutil.getloadavg()),
-            **{name: version(name) for name in ("aiohttp", "uvloop", "numpy")},
-        },
+        "client": machine.facts("aiohttp", "uvloop", "numpy"),
         "server": {"model": server.model, **server.facts()},
     }
-
-
-def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor()
 
 
 # -- the measurement

@@ -43,21 +43,23 @@ def slot_at(position: int, free: int, remaining_s: Sequence[float], service_s: f
     return remaining_s[place] + rounds * service_s
 
 
-def kv_peak(sequences: Iterable[tuple[float, float]]) -> float:
+def kv_peak(sequences: Iterable[tuple[float, float]], block: int = 1) -> float:
     """The most KV cache, in tokens, that sequences will hold together before they have all ended.
 
     Args:
         sequences: of each, tokens held now and tokens still to come.
+        block: tokens of a block, the last of which a sequence fills only in part.
 
     Returns:
         The highest sum over the moments at which one ends; after Gong et al., "Past-Future
-        Scheduler for LLM Serving under SLA Guarantees" (ASPLOS 2025).
+        Scheduler for LLM Serving under SLA Guarantees" (ASPLOS 2025). Each sequence is taken to
+        waste as much of its last block as it can.
 
     """
     held = peak = 0.0
     for count, (tokens, to_come) in enumerate(sorted(sequences, key=lambda s: -s[1]), start=1):
         held += tokens
-        peak = max(peak, held + count * to_come)
+        peak = max(peak, held + count * (to_come + block - 1))
     return peak
 
 

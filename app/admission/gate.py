@@ -1,6 +1,7 @@
 """Hands calls to the engine one by one, so that its own queue stays short and the order is ours."""
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -255,8 +256,9 @@ class Gate:
 
     def _fits_cache(self, dispatch: Dispatch, room: Room) -> bool:
         """Whether the KV cache will hold all that is in the engine to its end, with this call."""
-        capacity = room.capacity.kv_tokens
-        dispatch.footprint = dispatch.tokens + self.lengths.remaining(0, dispatch.limit)
+        capacity, block = room.capacity.kv_tokens, room.capacity.kv_block
+        in_the_end = dispatch.tokens + self.lengths.remaining(0, dispatch.limit)
+        dispatch.footprint = math.ceil(in_the_end / block) * block
         if not capacity or room.stats.inside == 0:
             return True
         inside = self._inside()
@@ -265,7 +267,7 @@ class Gate:
             return True
         held = list(self._held(inside, room.stats.kv_cache_usage * capacity))
         held += [(float(dispatch.tokens), self._to_come(dispatch))] * dispatch.sequences
-        return kv_peak(held) <= capacity
+        return kv_peak(held, block) <= capacity
 
     def _held(self, inside: Sequence[Dispatch], used: float) -> Iterator[tuple[float, float]]:
         """Of each sequence in the engine: tokens it holds, tokens to come.

@@ -149,8 +149,10 @@ class VllmEngine:
         return Capacity(
             slots=config.scheduler_config.max_num_seqs * engines,
             step_tokens=config.scheduler_config.max_num_batched_tokens * engines,
-            # The number of blocks is that of all engines already.
-            kv_tokens=(cache.num_gpu_blocks or 0) * cache.block_size,
+            # The number of blocks is that of all engines already. One of each is vllm's own, for
+            # padding; it is the only one where a model needs no cache.
+            kv_tokens=max(0, (cache.num_gpu_blocks or 0) - engines) * cache.block_size,
+            kv_block=cache.block_size,
         )
 
     @property

@@ -132,6 +132,15 @@ def test_the_peak_of_the_cache_is_that_of_a_simulation(sequences: list[tuple[int
     assert kv_peak(sequences) == peak
 
 
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=12), st.integers(1, 20))
+def test_the_peak_is_enough_for_whole_blocks(sequences: list[tuple[int, int]], block: int) -> None:
+    peak = 0
+    for step in range(51):
+        blocks = (-(-(held + step) // block) for held, to_come in sequences if to_come >= step)
+        peak = max(peak, block * sum(blocks))
+    assert peak <= kv_peak(sequences, block) <= kv_peak(sequences) + len(sequences) * (block - 1)
+
+
 def test_a_margin_covers_nine_of_ten_and_forgets() -> None:
     margin = Margin()
     assert margin.seconds(0.0) == 0.0

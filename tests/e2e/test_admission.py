@@ -585,12 +585,10 @@ async def test_the_engines_queue_stays_short_when_the_cache_is_the_limit(
         assert urgent is not None
         await urgent
     assert sorted(order) == [*range(60), 100]
-    preempted = total(scrapes[-1], "vllm:num_preemptions_total")
-    print([engine_waiting(s) for s in scrapes], preempted, max(map(running, scrapes)))
-    assert max(map(engine_waiting, scrapes)) <= KV_LOOKAHEAD + preempted
-    assert preempted <= 3
+    assert total(scrapes[-1], "vllm:num_preemptions_total") == 0
+    assert max(map(engine_waiting, scrapes)) <= KV_LOOKAHEAD
     assert max(map(pending, scrapes)) > 8
-    assert 2 <= max(map(running, scrapes)) <= fitting
+    assert max(map(running, scrapes)) == fitting
     # Those that are inside already end before it, and nobody else of the sixteen that wait.
     assert order.index(100) - sent_after <= fitting + KV_LOOKAHEAD + 4
 
