@@ -182,6 +182,9 @@ def _add_run(group: Any) -> None:
         "--slo", nargs="+", action="extend", type=_slo, metavar="M=S", help="ttft=1 tpot=0.05 e2e=…"
     )
     group.add_argument("--warmup", type=amount, dest="warmup_s", metavar="S", help="not measured")
+    group.add_argument(
+        "--drain", type=amount, dest="drain_s", metavar="S", help="give up so long after the end"
+    )
     group.add_argument("--workers", type=count, metavar="N", help="processes that send")
     group.add_argument(
         "--records",

@@ -129,6 +129,9 @@ def _notes(run: Run, ruler: Ruler, records: Sequence[Record]) -> list[str]:
     notes = []
     if ruler == Ruler():
         notes.append("the server gives no usage: a prompt's token is a word, lengths unchecked")
+    given_up = sum(record.outcome is Outcome.CANCELLED for record in records)
+    if given_up and run.drain_s is not None:
+        notes.append(f"{given_up} answers had not ended {run.drain_s:g} s after the last send")
     good = [record for record in records if record.ok and record.first is not None]
     tokens = sum(record.output_tokens or 0 for record in good)
     chunks = sum(len(record.gaps) + 1 for record in good)

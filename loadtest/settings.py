@@ -54,6 +54,8 @@ class Run:
         name: of the scenario; a part of the result's file name.
         warmup_s: requests that the plan sends before this are sent, but not measured; nothing
             waits for them to end.
+        drain_s: answers that have not come so long after the last send are given up; None: all
+            are waited for.
         workers: processes that send.
         keep_records: every record goes into the result with its gaps, not only its times.
         capacity: requests per second that a relative rate was a multiple of.
@@ -65,6 +67,7 @@ class Run:
     spec: Spec = field(default_factory=Spec)
     slo: Slo | None = None
     warmup_s: float = 5.0
+    drain_s: float | None = None
     workers: int = 1
     keep_records: bool = False
     capacity: float | None = None

@@ -140,8 +140,8 @@ class _Worker:
             ask = self._ask(planned, self._start + planned.at)
             await asyncio.sleep(max(0.0, ask.intended - time.monotonic()))
             self._begin(self._send(ask))
-        while self._open:
-            await asyncio.wait(self._open)
+        if self._open:
+            await asyncio.wait(self._open, timeout=self._job.run.drain_s)
 
     async def _closed_loop(self, planned: Sequence[Planned], concurrency: int) -> None:
         await asyncio.sleep(max(0.0, self._start - time.monotonic()))

@@ -107,6 +107,7 @@ ROWS: list[tuple[str, str, Run]] = [
     ("--slo ttft=1 tpot=.05", "slo: {ttft: 1, tpot: .05}", Run(slo=Slo({"ttft": 1, "tpot": 0.05}))),
     ("--slo ttft=1 --slo e2e=2", "slo: [ttft=1, e2e=2]", Run(slo=Slo({"ttft": 1, "e2e": 2}))),
     ("--warmup 0 --workers 2", "{warmup: 0, workers: 2}", Run(warmup_s=0, workers=2)),
+    ("--drain 3", "drain: 3", Run(drain_s=3)),
     ("--records --name n-1", "{records: true, name: n-1}", Run(keep_records=True, name="n-1")),
     ("--capacity 50", "capacity: 50", Run(capacity=50)),
     (

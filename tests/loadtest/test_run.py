@@ -283,3 +283,13 @@ def test_a_port_without_a_server_is_named(tmp_path: Path) -> None:
     run = run_of(f"http://{LOOPBACK}:{free_port()}", Load(rate=10, duration_s=2))
     with pytest.raises(UsageError, match="Connection refused"):
         execute(run, tmp_path, progress=False)
+
+
+def test_what_does_not_end_is_given_up_after_the_drain(server: SseServer, tmp_path: Path) -> None:
+    slow = {"script": {"ttft_s": 6.0, "itl_s": 0.0}}
+    run = run_of(server.url, Load(rate=50, duration_s=2), slow, drain_s=1.0)
+    found = measure(run, tmp_path)
+    assert found.summary["outcomes"]["cancelled"] == found.summary["offered"] > 50
+    assert max(record.ended or 0.0 for record in found.records) < 5.0
+    assert any("had not ended 1 s after" in note for note in found.notes)
+    assert not found.harness.interrupted
