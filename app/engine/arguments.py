@@ -27,6 +27,7 @@ from app.settings import Settings, SettingsError, schema, unknown_key
 
 # In vllm an empty list of media domains allows every domain; no host has this name (RFC 6761).
 NO_DOMAIN = "media-domains-are-off.invalid"
+TOKENISER_THREADS = 4
 
 _LOGGING_IS_OURS = "logging is set by logging.log_content"
 _NOT_OFFERED = "it belongs to a route that is not offered"
@@ -82,6 +83,10 @@ def parse_arguments(settings: Settings, model: str, served_name: str | None) -> 
 def _defaults(settings: Settings, served_name: str | None) -> dict[str, Any]:
     content = settings.logging.log_content
     defaults: dict[str, Any] = {"enable_log_requests": content}
+    if settings.engine.arguments().get("runner") != "pooling":
+        # A long prompt that is being tokenised must not hold the short ones up. (vllm refuses more
+        # than one for multimodal pooling models.)
+        defaults["renderer_num_workers"] = TOKENISER_THREADS
     if served_name is not None:
         defaults["served_model_name"] = served_name
     return defaults

@@ -107,3 +107,9 @@ def test_the_original_values_of_the_llama_profile() -> None:
     args = parse("--config", str(next(p for p in PROFILES if p.name == "llama3-8b.yaml")))
     names = ("max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization")
     assert [args[name] for name in names] == [256, 8192, 0.9]
+
+
+def test_several_threads_tokenise_unless_told_otherwise() -> None:
+    assert parse()["renderer_num_workers"] > 1
+    assert parse("--engine.renderer_num_workers", "1")["renderer_num_workers"] == 1
+    assert parse("--engine.runner", "pooling")["renderer_num_workers"] == 1
