@@ -108,6 +108,7 @@ class Dispatch:
         limit: output tokens that each sequence may have at most; None: as many as fit.
         in_engine: the engine has been given it.
         handed_at: when it was let through, on the ledger's clock; None while it waits.
+        counted: output tokens that were charged to the request.
         footprint: KV cache, in tokens, that one of its sequences is expected to hold in the end.
 
     """
@@ -124,6 +125,7 @@ class Dispatch:
         self.in_engine = False
         self.handed_at: float | None = None
         self.footprint = 0.0
+        self.counted = 0
 
     @property
     def produced_each(self) -> int:
@@ -133,8 +135,14 @@ class Dispatch:
     def output(self, tokens: int) -> None:
         """Note output of the engine."""
         self.permit.output()
-        self.permit.output_tokens += tokens
-        self.permit.ledger.gate.produced(self, tokens)
+        self.count(tokens)
+
+    def count(self, tokens: int) -> None:
+        """Charge output tokens to the request."""
+        if tokens > 0:
+            self.counted += tokens
+            self.permit.output_tokens += tokens
+            self.permit.ledger.gate.produced(self, tokens)
 
     def end(self, reason: str, sequences: int = 1) -> None:
         """Note that the engine finished some of the sequences for `reason`."""
@@ -321,6 +329,8 @@ class Permit:
             del self.open[dispatch], self.ledger.dispatches[dispatch]
             self.live -= dispatch.live
             if dispatch.live:
+                # What was made and nobody waited for was made all the same.
+                dispatch.count(dispatch.call.produced() - dispatch.counted)
                 dispatch.call.abort()
             self.ledger.gate.changed(self)
 
@@ -371,8 +381,8 @@ class Ledger:
             yield permit
         finally:
             current_permit.reset(token)
-            permit.close()
             del self.permits[permit]
+            permit.close()
 
     def finish(self, route: str, reason: str, sequences: int) -> None:
         self.unfinished -= sequences

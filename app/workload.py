@@ -29,6 +29,8 @@ class DecodingStats:
         inside: unfinished sequences that the engines have been given.
         running: of those, the ones in a batch.
         waiting: in the engines' own queues at their last step.
+        deferred: there too, but for a reason of their own (an adapter that is not loaded, a grammar
+            that is being compiled); others may pass them.
         kv_cache_usage: share of the KV cache, 0 to 1.
         preempted: a sequence was taken out of a batch for want of KV cache, and the queue that it
             went to has not been empty since.
@@ -38,13 +40,14 @@ class DecodingStats:
     inside: int = 0
     running: int = 0
     waiting: int = 0
+    deferred: int = 0
     kv_cache_usage: float = 0.0
     preempted: bool = False
 
     @property
     def unstarted(self) -> int:
-        """Sequences inside that are in no batch, as far as is known."""
-        return self.inside - self.running
+        """Sequences inside that are in no batch and could be, as far as is known."""
+        return max(0, self.inside - self.running - self.deferred)
 
 
 @dataclass(frozen=True)

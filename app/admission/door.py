@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.admission.forecast import Outlook
 from app.admission.gate import Gate
@@ -152,22 +152,27 @@ class Door:
         """What is foreseen for an accepted request; a refusal is raised."""
         outlook = self.gate.outlook(claim, tokens)
         refusal = decide(sequences, outlook, self.bounds)
-        if isinstance(refusal, QueueFull) and self._make_room(sequences, claim, refusal):
-            outlook = self.gate.outlook(claim, tokens)
-            refusal = decide(sequences, outlook, self.bounds)
+        if isinstance(refusal, QueueFull):
+            refusal = self._make_room(sequences, claim, outlook, refusal)
         if refusal is not None:
             self.refused.add(sequences)
             raise refusal
         return outlook
 
-    def _make_room(self, cost: int, claim: Claim, refusal: TidegateError) -> bool:
-        """Give up what waits and has a lesser claim; nothing that has started."""
-        over = self.gate.ledger.unfinished + cost - self.bounds.sequences
+    def _make_room(
+        self, sequences: int, claim: Claim, outlook: Outlook, refusal: TidegateError
+    ) -> TidegateError | None:
+        """Give up what waits and has a lesser claim; nothing that has started, nor for nothing."""
+        over = outlook.unfinished + sequences - self.bounds.sequences
         victims = self.gate.displaceable(claim, over)
-        for victim in victims:
-            self.refused.add(victim.sequences)
-            victim.revoke(refusal)
-        return bool(victims)
+        freed = sum(victim.unfinished for victim in victims)
+        emptier = replace(outlook, unfinished=outlook.unfinished - freed)
+        still = decide(sequences, emptier, self.bounds) if victims else refusal
+        if still is None:
+            for victim in victims:
+                self.refused.add(victim.unfinished)
+                victim.revoke(refusal)
+        return still
 
     def expire(self, permit: Permit) -> None:
         """Its time is up: it ends, unless the engine has begun with it."""

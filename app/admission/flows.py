@@ -20,7 +20,7 @@ class Flow:
         served: weighted tokens; only comparisons between active flows mean anything.
         waiting: accepted sequences that the engine has not been handed.
         live: sequences that it has.
-        seen_at: when it last had a request, seconds.
+        coming: sequences that were let through and are not in `live` yet.
 
     """
 
@@ -28,11 +28,15 @@ class Flow:
     served: float = 0.0
     waiting: int = 0
     live: int = 0
-    seen_at: float = 0.0
+    coming: int = 0
+
+    @property
+    def inside(self) -> int:
+        return self.live + self.coming
 
     @property
     def active(self) -> bool:
-        return self.waiting > 0 or self.live > 0
+        return self.waiting > 0 or self.inside > 0
 
     def prompt(self, tokens: int) -> None:
         self.served += PROMPT_WEIGHT * tokens
@@ -48,22 +52,17 @@ class Flows:
         self._flows: dict[str, Flow] = {}
         self._floor = 0.0
 
-    def arrive(self, name: str, now: float) -> Flow:
-        """The flow of a request that is accepted now."""
+    def of(self, name: str) -> Flow:
+        """The flow of a request that comes now."""
         flow = self._flows.setdefault(name, Flow(name))
         if not flow.active:
             active = [other.served for other in self._flows.values() if other.active]
             # With nobody active there is nobody to be fair to: go on from where the last one was.
             self._floor = min(active, default=self._floor)
             flow.served = max(flow.served, self._floor)
-        flow.seen_at = now
         return flow
 
     def left(self, flow: Flow) -> None:
         """Note that a flow may have become idle."""
         if not flow.active and not any(other.active for other in self._flows.values()):
             self._floor = flow.served
-
-    def recent(self, now: float, within_s: float) -> list[Flow]:
-        """Those that are active, or were within the last seconds."""
-        return [f for f in self._flows.values() if f.active or now - f.seen_at <= within_s]

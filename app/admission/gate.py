@@ -15,6 +15,8 @@ from app.workload import Capacity, DecodingStats, Step
 
 RECENT_S = 60.0
 """How long slots are kept for a key or a class that has had no request."""
+SLOTS_EACH = 2
+"""Slots that are kept for each class or key that others hold back for."""
 FORECAST_S = 0.02
 """How long a forecast of free slots is good for."""
 
@@ -51,16 +53,21 @@ class Room:
         lookahead. A call that is larger than that goes when nothing else waits inside.
         """
         inside = self.stats
-        if inside.preempted and inside.inside:
-            return False
-        if inside.unstarted == 0 or inside.unstarted + sequences <= self.lookahead:
+        if inside.inside == 0:
             return True
-        bound_elsewhere = inside.waiting > 0
-        return (
-            not bound_elsewhere
-            and inside.inside + sequences <= self.capacity.slots + self.lookahead
-            and self.unstarted_tokens + sequences * tokens <= self.capacity.step_tokens
-        )
+        if inside.preempted or inside.inside + sequences > self._most(sequences):
+            return False
+        if inside.unstarted == 0:
+            return True
+        if self.unstarted_tokens + sequences * tokens > self.capacity.step_tokens:
+            return False
+        # A queue inside although slots are free: something else binds.
+        return inside.unstarted + sequences <= self.lookahead or inside.waiting == 0
+
+    def _most(self, sequences: int) -> int:
+        """How many may be inside; a call larger than the lookahead goes when it can start."""
+        over = self.lookahead if self.stats.unstarted else max(self.lookahead, sequences)
+        return self.capacity.slots + over
 
 
 class Gate:
@@ -116,24 +123,34 @@ class Gate:
             inside=now.inside + coming,
             running=min(now.running, now.inside),
             waiting=now.waiting,
+            deferred=now.deferred,
             kv_cache_usage=now.kv_cache_usage,
-            preempted=now.preempted,
+            preempted=now.preempted or self._went_back(now.waiting),
         )
+
+    def _went_back(self, waiting: int) -> bool:
+        """Whether one that had begun is in the engine's queue, which is told late or not at all."""
+        for dispatch in reversed(self.ledger.dispatches):
+            if waiting <= 0:
+                return False
+            if dispatch.live and dispatch.call.produced():
+                return True
+            waiting -= dispatch.live
+        return False
 
     # -- the ledger
 
     def accepted(self, permit: Permit) -> None:
         if not permit.sequences:
             return
-        self._seen[permit] = (self.line_of(permit.claim), 0, 0)
+        line = self.line_of(permit.claim)
+        line.seen_at = self.ledger.clock()
+        self._seen[permit] = (line, 0, 0)
         self._count(permit)
 
     def line_of(self, claim: Claim) -> Line:
         """Where a request that comes now would wait."""
-        now = self.ledger.clock()
-        line = self.lines.of(self.flows.arrive(claim.key, now), claim.priority)
-        line.seen_at = now
-        return line
+        return self.lines.of(self.flows.of(claim.key), claim.priority)
 
     def produced(self, dispatch: Dispatch, tokens: int) -> None:
         self._flow(dispatch.permit).output(tokens)
@@ -151,7 +168,7 @@ class Gate:
         line.waiting += permit.undispatched - waiting
         line.flow.waiting += permit.undispatched - waiting
         line.flow.live += permit.live - live
-        if permit.unfinished or permit.live:
+        if permit in self.ledger.permits:
             self._seen[permit] = (line, permit.undispatched, permit.live)
         else:
             del self._seen[permit]
@@ -181,11 +198,15 @@ class Gate:
         except asyncio.CancelledError:
             self.lines.remove(line, ticket)
             if dispatch in self._granted:
-                del self._granted[dispatch]
+                self._arrived(line, dispatch)
                 self.pump()
             raise
+        self._arrived(line, dispatch)
+
+    def _arrived(self, line: Line, dispatch: Dispatch) -> None:
+        """A call that was let through is held from now on, or is given up."""
         del self._granted[dispatch]
-        line.flow.prompt(dispatch.tokens)
+        line.flow.coming -= dispatch.sequences
 
     def pump(self) -> None:
         """Let through what may go."""
@@ -216,6 +237,8 @@ class Gate:
             return
         self.lines.taken(ticket, now)
         self._granted[ticket.dispatch] = None
+        line.flow.coming += ticket.dispatch.sequences
+        line.flow.prompt(ticket.dispatch.tokens)
         self._forecast = None
         ticket.granted.set_result(None)
 
@@ -240,33 +263,38 @@ class Gate:
         """Whether enough slots stay free for those who have a better claim to them."""
         slots = room.capacity.slots
         inside = room.stats.inside + dispatch.sequences
-        if inside <= slots - reserve_of(slots) or room.stats.inside == 0:
+        if room.stats.inside == 0 or inside <= slots - reserve_of(slots):
             return True
-        return not self._others_come(line, dispatch.sequences, slots, now)
+        others = self._others(line, dispatch.sequences, slots, now)
+        return not others or inside <= slots - min(reserve_of(slots), SLOTS_EACH * others)
 
-    def _others_come(self, line: Line, sequences: int, slots: int, now: float) -> bool:
-        """Whether a more urgent class, or a key with less than its part, was seen lately."""
-        if any(other.priority < line.priority for other in self.lines.recent(now, RECENT_S)):
-            return True
-        flows = self.flows.recent(now, RECENT_S)
-        part = slots / max(1, len(flows))
-        return line.flow.live + sequences > part and any(
-            flow is not line.flow and flow.live < part for flow in flows
-        )
+    def _others(self, line: Line, sequences: int, slots: int, now: float) -> int:
+        """How many more urgent classes, and keys with less than their part, were seen lately."""
+        lines = list(self.lines.recent(now, RECENT_S))
+        urgent = {other.priority for other in lines if other.priority < line.priority}
+        flows = {other.flow for other in lines}
+        part = max(1.0, slots / max(1, len(flows)))
+        if line.flow.inside == 0 or line.flow.inside + sequences <= part:
+            return len(urgent)
+        small = sum(flow is not line.flow and flow.inside < part for flow in flows)
+        return len(urgent) + small
 
     def _fits_cache(self, dispatch: Dispatch, room: Room) -> bool:
         """Whether the KV cache will hold all that is in the engine to its end, with this call."""
         capacity, block = room.capacity.kv_tokens, room.capacity.kv_block
         in_the_end = dispatch.tokens + self.lengths.remaining(0, dispatch.limit)
         dispatch.footprint = math.ceil(in_the_end / block) * block
+        new = dispatch.footprint * dispatch.sequences
         if not capacity or room.stats.inside == 0:
             return True
+        if new > capacity:
+            # It will never fit as a whole: the engine begins with as many of its samples as do.
+            return room.stats.unstarted == 0
         inside = self._inside()
-        new = dispatch.footprint * dispatch.sequences
         if sum(d.footprint * d.live for d in inside) + new <= capacity:
             return True
         held = list(self._held(inside, room.stats.kv_cache_usage * capacity))
-        held += [(float(dispatch.tokens), self._to_come(dispatch))] * dispatch.sequences
+        held += [(float(dispatch.tokens), self._to_come(dispatch, 0))] * dispatch.sequences
         return kv_peak(held, block) <= capacity
 
     def _held(self, inside: Sequence[Dispatch], used: float) -> Iterator[tuple[float, float]]:
@@ -275,14 +303,15 @@ class Gate:
         Prompts that share cached blocks hold less than their lengths add up to; the engine's own
         figure says how much less.
         """
-        begun = sum((d.tokens + d.produced_each) * d.live for d in inside if d.produced_each)
+        produced = [(d, d.produced_each) for d in inside]
+        begun = sum((d.tokens + tokens) * d.live for d, tokens in produced if tokens)
         share = min(1.0, used / begun) if begun else 1.0
-        for d in inside:
-            tokens = (d.tokens + d.produced_each) * (share if d.produced_each else 1.0)
-            yield from [(tokens, self._to_come(d))] * d.live
+        for d, tokens in produced:
+            held = (d.tokens + tokens) * (share if tokens else 1.0)
+            yield from [(held, self._to_come(d, tokens))] * d.live
 
-    def _to_come(self, dispatch: Dispatch) -> float:
-        return self.lengths.remaining(dispatch.produced_each, dispatch.limit)
+    def _to_come(self, dispatch: Dispatch, produced: int) -> float:
+        return self.lengths.remaining(produced, dispatch.limit)
 
     def has_started(self, permit: Permit) -> bool:
         """Whether the engine has begun with a sequence of it, as far as is known."""
@@ -319,7 +348,7 @@ class Gate:
     def _yields(self, other: Line, line: Line) -> bool:
         if other.priority != line.priority:
             return other.priority > line.priority
-        flows = {other.flow, line.flow, *self.flows.recent(self.ledger.clock(), 0.0)}
+        flows = {other.flow, line.flow, *(each.flow for each in self.lines.all() if each.waiting)}
         part = sum(flow.waiting for flow in flows) / len(flows)
         return other.flow is not line.flow and other.flow.waiting > part > line.flow.waiting
 
@@ -329,8 +358,11 @@ class Gate:
         """For a request of that many prompt tokens that comes now."""
         if self._capacity is None:
             return Outlook(self.ledger.unfinished, at_once=True, first_token_s=0.0, margin_s=0.0)
-        ahead = self.lines.ahead_of(self.line_of(claim))
+        line = self.line_of(claim)
+        ahead = self.lines.ahead_of(line)
         free, remaining_s = self._slots()
+        if any(other.tickets and other.rank <= line.rank for other in self.lines.all()):
+            free = min(free, 0)  # whatever is free, the gate has not let the first of them through
         service_s = self.lengths.remaining(0, None) * self.pace.token_s
         wait_s = slot_at(ahead, free, remaining_s, service_s)
         return Outlook(
@@ -345,7 +377,7 @@ class Gate:
         if permit.foreseen_s is None or permit.ttft_s is None:
             return
         error_s = permit.foreseen_s - permit.ttft_s
-        if permit.queued:
+        if permit.queued and self.pace.token_s:
             self.margin.note(self.ledger.clock(), -error_s)
         self.ledger.observer.prediction_error(permit.route, error_s)
 
@@ -365,10 +397,12 @@ class Gate:
         assert self._capacity is not None
         stats = self.stats()
         full = stats.waiting > 0 or stats.preempted
-        slots = stats.running if full else self._capacity.slots
+        slots = max(1, stats.running) if full else self._capacity.slots
         left = [
-            self._to_come(dispatch) * self.pace.token_s
-            for dispatch in self.ledger.dispatches
+            self._to_come(dispatch, produced) * self.pace.token_s
+            for dispatch in self._inside()
+            for produced in [dispatch.produced_each]
             for _ in range(dispatch.live)
         ]
-        return slots - stats.inside, sorted(left[: stats.running])
+        # Those that are not in a batch yet are about to be, as far as there are slots.
+        return slots - stats.inside, sorted(left[:slots])

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from app.admission.flows import Flow
 from app.permit import Dispatch
 
+MOST_URGENT = 32
+"""Priorities beyond it, on either side, are of one class: clients could make any number of them."""
 AGED_EVERY = 8
 """One grant in so many goes to whoever has waited longest, if that is long."""
 
@@ -41,7 +43,7 @@ class Line:
 
     @property
     def rank(self) -> tuple[int, float, int]:
-        return self.priority, self.flow.served, self.flow.live
+        return self.priority, self.flow.served, self.flow.inside
 
 
 class Lines:
@@ -55,6 +57,7 @@ class Lines:
         self._since_aged = 0
 
     def of(self, flow: Flow, priority: int) -> Line:
+        priority = max(-MOST_URGENT, min(MOST_URGENT, priority))
         return self._lines.setdefault((priority, flow.name), Line(flow, priority))
 
     def add(
@@ -117,7 +120,7 @@ class Lines:
         if len(self._lines) > 64:
             kept = sorted(self._lines.items(), key=lambda item: -item[1].seen_at)
             self._lines = dict(kept[:32]) | {
-                key: line for key, line in kept[32:] if line.waiting or line.tickets
+                key: line for key, line in kept[32:] if line.tickets or line.flow.active
             }
 
 

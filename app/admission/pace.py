@@ -5,7 +5,7 @@ import math
 from app.workload import Step
 
 MEMORY_S = 1.0
-"""Time constant of the averages over steps."""
+"""How fast steps fade from the pace."""
 PREFILLS = 32
 """How many prefills an average is over, about."""
 LONG_PROMPT = 256
@@ -16,26 +16,30 @@ class Pace:
     """Seconds per output token of one sequence, and to the first token once it is in a batch."""
 
     def __init__(self) -> None:
-        self.token_s = 0.0
         self._prefill_s = 0.0
         self._prompt_token_s = 0.0
+        self._seconds = 0.0  # both fade; their ratio is the time of a token
+        self._tokens = 0.0
         self._last: dict[int, Step] = {}
-        self._since: dict[int, float] = {}
+
+    @property
+    def token_s(self) -> float:
+        """0 while nothing is known."""
+        return self._seconds / self._tokens if self._tokens else 0.0
 
     def step(self, step: Step) -> None:
-        """Take an engine's report; what passes between batches is not counted."""
+        """Take an engine's report; what passes between batches is not counted.
+
+        Time and tokens are added up apart: a mean over steps would count long ones twice.
+        """
         last = self._last.get(step.engine)
         self._last[step.engine] = step
         if last is None or last.running == 0:
-            self._since[step.engine] = step.at
             return
-        if step.generated == 0 or step.running == 0:
-            return  # a part of a prompt, or the end of a batch
-        elapsed = step.at - self._since[step.engine]
-        self._since[step.engine] = step.at
-        sample = elapsed * max(step.running, step.generated) / step.generated
-        weight = 1.0 - math.exp(-elapsed / MEMORY_S)
-        self.token_s += (sample - self.token_s) * (weight if self.token_s else 1.0)
+        elapsed = step.at - last.at
+        fading = math.exp(-elapsed / MEMORY_S)
+        self._seconds = self._seconds * fading + elapsed
+        self._tokens = self._tokens * fading + step.generated / max(last.running, step.running)
 
     def prefill(self, tokens: int, seconds: float) -> None:
         """Take the time from a sequence's first step to its first token."""

@@ -237,10 +237,11 @@ def _note_times(
     if permit.queue_wait_s is None:
         permit.queue_wait_s = handed_s + max(0.0, metrics.scheduled_ts - metrics.queued_ts)
     if whole:
-        permit.ttft_s = handed_s + metrics.first_token_latency
+        permit.ttft_s = handed_s + max(0.0, metrics.first_token_ts - metrics.queued_ts)
     prefill_s = max(0.0, metrics.first_token_ts - metrics.scheduled_ts)
     tokens = metrics.num_generation_tokens
-    permit.ledger.gate.measured(Ended(dispatch.tokens, tokens, prefill_s, at_limit))
+    if not permit.nested:  # a beam's calls are one token long, and say nothing of answers
+        permit.ledger.gate.measured(Ended(dispatch.tokens, tokens, prefill_s, at_limit))
     gaps = tokens - 1
     if gaps > 0:
         decode_s = metrics.last_token_ts - metrics.first_token_ts

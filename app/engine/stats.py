@@ -26,6 +26,7 @@ class StepStats:
 
     running: int
     waiting: int
+    deferred: int
     kv_cache_usage: float
     preempted: bool
 
@@ -50,13 +51,14 @@ class StatsRecorder:
     def store(self, engine_index: int, stats: Any, iteration: Any) -> None:
         self.last_step_at = self.clock()
         if stats is not None:
-            waiting = stats.num_waiting_reqs + stats.num_skipped_waiting_reqs
+            waiting = stats.num_waiting_reqs
             last = self.steps.get(engine_index)
             was = last is not None and last.preempted
             now = iteration is not None and iteration.num_preempted_reqs > 0
             self.steps[engine_index] = StepStats(
                 running=stats.num_running_reqs,
                 waiting=waiting,
+                deferred=stats.num_skipped_waiting_reqs,
                 kv_cache_usage=stats.kv_cache_usage,
                 preempted=waiting > 0 and (was or now),
             )
@@ -114,6 +116,7 @@ def combine(steps: Mapping[int, StepStats], inside: Mapping[int, int]) -> Decodi
         inside=sum(inside.values()),
         running=sum(min(step.running, sequences) for step, sequences in busy),
         waiting=sum(min(step.waiting, sequences) for step, sequences in busy),
+        deferred=sum(min(step.deferred, sequences) for step, sequences in busy),
         kv_cache_usage=sum(step.kv_cache_usage for step, _ in busy) / max(1, len(inside)),
         preempted=any(step.preempted for step, _ in busy),
     )

@@ -128,6 +128,7 @@ class World:
             inside,
             min(self.reported.running, inside),
             min(self.reported.waiting, inside),
+            0,
             self.reported.kv_cache_usage,
             self.reported.preempted and inside > 0,
         )
@@ -173,7 +174,9 @@ class World:
             self.done[sequence].set()
         self.preempted = bool(self.waiting) and (self.preempted or preemptions > 0)
         kv = self._used() / self.capacity.kv_tokens if self.capacity.kv_tokens else 0.0
-        self.reported = DecodingStats(0, len(self.running), len(self.waiting), kv, self.preempted)
+        self.reported = DecodingStats(
+            0, len(self.running), len(self.waiting), 0, kv, self.preempted
+        )
         self.peak_waiting = max(self.peak_waiting, len(self.waiting))
         if self.gate.lines.count and not self.waiting:
             self.idle_slot_steps += self.capacity.slots - len(self.running)

@@ -29,7 +29,8 @@ from tests.admission.simulated import STEP_S, World
         (0, 0, 0, False, 0, 99, 10, True),  # more than the slots: goes when nothing waits inside
         (1, 0, 0, False, 10, 1, 10, True),  # the first steps of a burst
         (15, 0, 0, False, 100, 1, 10, True),
-        (1, 0, 0, False, 9_999, 1, 10, True),  # within the lookahead
+        (1, 0, 0, False, 9_999, 1, 10, False),  # the step is full, lookahead or not
+        (1, 0, 0, False, 1_000, 1, 10, True),
         (2, 0, 0, False, 9_999, 1, 10, False),  # beyond it, and the step is full
         (2, 0, 2, False, 20, 1, 10, False),  # the engine left some waiting: something else binds
         (16, 16, 0, False, 0, 1, 10, True),  # full: the lookahead
@@ -50,7 +51,7 @@ def test_what_the_engine_takes(
     tokens: int,
     takes: bool,
 ) -> None:
-    stats = DecodingStats(inside, running, waiting, 0.0, preempted)
+    stats = DecodingStats(inside, running, waiting, 0, 0.0, preempted)
     room = Room(Capacity(16, 1024), stats, unstarted_tokens, lookahead=2)
     assert room.takes(sequences, tokens) is takes
 
@@ -118,7 +119,7 @@ async def test_after_a_preemption_nothing_is_handed_over_until_the_queue_is_empt
         world.send(tokens=16, length=64)
     await world.settle()
     world.preempted = True
-    world.reported = DecodingStats(0, 3, 1, 0.9, preempted=True)
+    world.reported = DecodingStats(0, 3, 1, 0, 0.9, preempted=True)
     late = world.send()
     await world.settle()
     assert late.name not in world.order

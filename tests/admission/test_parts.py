@@ -75,8 +75,16 @@ def test_steps_for_prompts_count_as_time() -> None:
 
 
 def test_several_tokens_a_step_are_counted() -> None:
-    # The longest gap of a sequence is what counts: one of 4 makes 3 tokens, the others one.
-    assert paced(*[(0.02 * n, 2, 6) for n in range(100)]).token_s == pytest.approx(0.02)
+    # Drafted tokens that were accepted: three for each of two sequences.
+    assert paced(*[(0.03 * n, 2, 6) for n in range(100)]).token_s == pytest.approx(0.01)
+
+
+def test_long_steps_count_once() -> None:
+    times, now = [], 0.0
+    for n in range(2000):
+        now += 0.3 if n % 10 == 0 else 0.02
+        times.append((now, 8, 8))
+    assert paced(*times).token_s == pytest.approx(0.048, rel=0.15)
 
 
 def test_idle_time_is_no_pace() -> None:
@@ -158,7 +166,7 @@ def test_predictions_that_were_too_high_give_no_margin() -> None:
 
 
 def test_tokens_are_weighted() -> None:
-    flow = Flows().arrive("a", 0.0)
+    flow = Flows().of("a")
     flow.prompt(10)
     flow.output(3)
     assert flow.served == 10 * PROMPT_WEIGHT + 3 * OUTPUT_WEIGHT
@@ -166,24 +174,24 @@ def test_tokens_are_weighted() -> None:
 
 def test_who_was_idle_starts_at_the_active_minimum() -> None:
     flows = Flows()
-    first = flows.arrive("a", 0.0)
+    first = flows.of("a")
     first.live = 1
     first.output(50)
-    second = flows.arrive("b", 1.0)
+    second = flows.of("b")
     assert second.served == first.served
     second.live = 1
     second.output(500)
-    assert flows.arrive("c", 2.0).served == first.served
+    assert flows.of("c").served == first.served
     # Whoever had more than that keeps it.
     second.live = 0
-    assert flows.arrive("b", 3.0).served == second.served > first.served
+    assert flows.of("b").served == second.served > first.served
 
 
 def test_after_everybody_was_idle_it_goes_on_from_the_last() -> None:
     flows = Flows()
-    first = flows.arrive("a", 0.0)
+    first = flows.of("a")
     first.live = 1
     first.output(50)
     first.live = 0
     flows.left(first)
-    assert flows.arrive("new", 9.0).served == first.served
+    assert flows.of("new").served == first.served

@@ -110,6 +110,6 @@ def test_the_original_values_of_the_llama_profile() -> None:
 
 
 def test_several_threads_tokenise_unless_told_otherwise() -> None:
-    assert parse()["renderer_num_workers"] > 1
+    assert parse()["renderer_num_workers"] == 4
     assert parse("--engine.renderer_num_workers", "1")["renderer_num_workers"] == 1
     assert parse("--engine.runner", "pooling")["renderer_num_workers"] == 1

@@ -10,7 +10,7 @@ from app.workload import Step
 
 
 def step(running: int, usage: float = 0.5) -> StepStats:
-    return StepStats(running=running, waiting=1, kv_cache_usage=usage, preempted=False)
+    return StepStats(running=running, waiting=1, deferred=0, kv_cache_usage=usage, preempted=False)
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,12 @@ def test_combine(
 
 
 def test_an_idle_engine_has_nothing_waiting_and_nothing_preempted() -> None:
-    steps = {0: StepStats(2, 5, 0.5, preempted=True), 1: StepStats(1, 2, 0.5, preempted=False)}
+    steps = {
+        0: StepStats(2, 5, 0, 0.5, preempted=True),
+        1: StepStats(1, 2, 1, 0.5, preempted=False),
+    }
     both = combine(steps, {0: 7, 1: 3})
-    assert (both.waiting, both.preempted) == (7, True)
+    assert (both.waiting, both.deferred, both.preempted) == (7, 1, True)
     one = combine(steps, {0: 0, 1: 3})
     assert (one.waiting, one.preempted) == (2, False)
 
@@ -56,7 +59,7 @@ def test_a_report_is_kept_by_engine() -> None:
     recorder.listeners.append(seen.append)
     logger = recorder.stat_logger(None, 1)
     logger.record(scheduler_stats(num_running_reqs=2, num_skipped_waiting_reqs=3), iteration(9))
-    assert recorder.steps == {1: StepStats(2, 3, 0, preempted=False)}
+    assert recorder.steps == {1: StepStats(2, 0, 3, 0, preempted=False)}
     assert recorder.last_step_at == 7.0
     assert seen == [Step(engine=1, at=7.0, running=2, generated=9)]
 
