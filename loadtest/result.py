@@ -163,7 +163,9 @@ def conclude(result: Result) -> Result:
             )
             for name in names
         }
-    verdict = judge(result.measured, result.harness)
+    own = {tenant.name for tenant in result.run.spec.tenants if tenant.users}
+    planned = [record for record in result.measured if record.tenant not in own]
+    verdict = judge(result.measured, result.harness, planned)
     return dataclasses.replace(result, summary=summary, verdict=verdict)
 
 
@@ -208,6 +210,7 @@ class Draft:
         self._partial = _claim(directory, run, started_at)
         self._out = self._partial.open("a", encoding="utf-8")
         self._whole = run.keep_records
+        self._written = False
         head = {
             "schema": SCHEMA,
             "settings": settings.dump(run),
@@ -219,6 +222,7 @@ class Draft:
 
     def add(self, records: Sequence[Record]) -> None:
         """Records with their times since the start of the run."""
+        self._written = self._written or bool(records)
         self._out.writelines(json.dumps(_dump_record(r, self._whole)) + "\n" for r in records)
         self._out.flush()
 
@@ -231,9 +235,10 @@ class Draft:
         return path
 
     def discard(self) -> None:
-        """Nothing was sent: nothing is left."""
+        """Nothing is left if nothing was sent; else what is there stays."""
         self._out.close()
-        self._partial.unlink(missing_ok=True)
+        if not self._written:
+            self._partial.unlink(missing_ok=True)
 
 
 def _claim(directory: Path, run: Run, started_at: datetime) -> Path:

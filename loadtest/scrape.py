@@ -125,18 +125,23 @@ class Prober:
         self._thread.join()
 
     def _probe(self) -> None:
-        while self.paths and not self._stop.wait(PROBE_EVERY_S):
-            for path, found in self._found.items():
-                start = time.monotonic()
-                ok = self._ask(path)
-                found.append((time.monotonic() - start, ok))
+        fresh = httpx.Limits(max_keepalive_connections=0)
+        with httpx.Client(timeout=PROBE_TIMEOUT_S, trust_env=False, limits=fresh) as client:
+            due = time.monotonic()
+            while self.paths and not self._stop.wait(max(0.0, due - time.monotonic())):
+                for path, found in self._found.items():
+                    # From when it was due: one that waited for a slow one before it was slow too.
+                    ok = self._ask(client, path)
+                    found.append((time.monotonic() - due, ok))
+                due += PROBE_EVERY_S
 
-    def _ask(self, path: str) -> bool:
+    def _ask(self, client: httpx.Client, path: str) -> bool:
+        start = time.monotonic()
         try:
-            url = self.root + path
-            return httpx.get(url, timeout=PROBE_TIMEOUT_S, trust_env=False).status_code == 200
+            answered = client.get(self.root + path).status_code == 200
         except httpx.HTTPError:
             return False
+        return answered and time.monotonic() - start <= PROBE_TIMEOUT_S
 
     def summary(self) -> dict[str, dict[str, float | None]]:
         """By path: how many were sent and failed, and percentiles of seconds over all."""

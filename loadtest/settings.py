@@ -9,7 +9,7 @@ from loadtest.metrics import Slo
 from loadtest.plan import Load, Shape, Spec, Tenant
 
 MASKED = "***"
-SECRET_HEADERS = ("authorization", "x-api-key", "cookie", "proxy-authorization")
+SECRET_HEADERS = ("authorization", "x-api-key", "api-key", "cookie", "proxy-authorization")
 
 
 @dataclass(frozen=True)

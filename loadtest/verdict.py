@@ -55,9 +55,19 @@ class Verdict:
     reasons: tuple[str, ...]
 
 
-def judge(records: Sequence[Record], harness: Harness) -> Verdict:
-    """Grade a run."""
-    found = [*_fatal(records, harness), *_doubts(records, harness)]
+def judge(
+    records: Sequence[Record], harness: Harness, planned: Sequence[Record] | None = None
+) -> Verdict:
+    """Grade a run.
+
+    Args:
+        records: every request of the window.
+        harness: what the harness measured of itself.
+        planned: those of them that had a time of their own; None: all.
+
+    """
+    scheduled = records if planned is None else planned
+    found = [*_fatal(records, harness), *_late(scheduled, harness), *_doubts(records, harness)]
     grades = [grade for grade, _ in found]
     worst = next((g for g in (Grade.INVALID, Grade.DEGRADED) if g in grades), Grade.VALID)
     return Verdict(worst, tuple(reason for _, reason in found))
@@ -77,13 +87,16 @@ def _fatal(records: Sequence[Record], harness: Harness) -> Iterable[tuple[Grade,
         yield Grade.INVALID, f"{unreached} of {len(records)} requests found no connection"
 
 
-def _doubts(records: Sequence[Record], harness: Harness) -> Iterable[tuple[Grade, str]]:
+def _late(records: Sequence[Record], harness: Harness) -> Iterable[tuple[Grade, str]]:
     lag = send_lag_p99(records)
     if harness.open_loop and lag > MAX_SEND_LAG_P99_S:
         yield Grade.DEGRADED, f"requests were sent late: p99 {lag * 1000:.0f} ms"
     error = rate_error(records)
     if harness.open_loop and abs(error) > MAX_RATE_ERROR:
         yield Grade.DEGRADED, f"the achieved rate is off by {error:+.1%}"
+
+
+def _doubts(records: Sequence[Record], harness: Harness) -> Iterable[tuple[Grade, str]]:
     if harness.cpu_share > MAX_CLIENT_CPU:
         yield Grade.DEGRADED, f"a worker used {harness.cpu_share:.0%} of a core"
     if harness.loop_lag_p99_s > MAX_SEND_LAG_P99_S:

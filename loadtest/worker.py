@@ -90,26 +90,34 @@ class _Worker:
         self._pipe = pipe
         self._start = start
         self._tenants = {tenant.name: tenant for tenant in job.run.spec.tenants}
-        self._open: set[asyncio.Task[None]] = set()
+        self._open: set[asyncio.Task[object]] = set()
         self._ended: list[Record] = []
         self._sent = 0
         self._lags: list[float] = []
+        self._begun = (time.process_time(), time.monotonic())
+        self._cpu_share = 0.0
 
     async def work(self) -> None:
         sending = asyncio.create_task(self._send_all())
         asyncio.get_running_loop().add_reader(self._pipe.fileno(), sending.cancel)
         helpers = [asyncio.create_task(self._watch_lag()), asyncio.create_task(self._report())]
         await asyncio.sleep(max(0.0, self._start - time.monotonic()))
-        cpu, wall = time.process_time(), time.monotonic()
+        self._begun = (time.process_time(), time.monotonic())
         await asyncio.wait([sending])
+        if not self._cpu_share:
+            self._note_cpu()
         load = Load(
-            (time.process_time() - cpu) / max(1e-9, time.monotonic() - wall),
+            self._cpu_share,
             float(np.percentile(self._lags, 99)) if self._lags else 0.0,
         )
         for helper in helpers:
             helper.cancel()
         await asyncio.gather(*helpers, return_exceptions=True)
         self._flush(load)
+
+    def _note_cpu(self) -> None:
+        cpu, wall = self._begun
+        self._cpu_share = (time.process_time() - cpu) / max(1e-9, time.monotonic() - wall)
 
     async def _send_all(self) -> None:
         target = self._job.run.target
@@ -140,6 +148,7 @@ class _Worker:
             ask = self._ask(planned, self._start + planned.at)
             await asyncio.sleep(max(0.0, ask.intended - time.monotonic()))
             self._begin(self._send(ask))
+        self._note_cpu()  # what follows is waiting, and would make the load look small
         if self._open:
             await asyncio.wait(self._open, timeout=self._job.run.drain_s)
 
@@ -148,7 +157,7 @@ class _Worker:
         rest = _endless(planned) if isfinite(self._job.end_s) else iter(planned)
         await asyncio.gather(*[self._begin(self._user(rest)) for _ in range(concurrency)])
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+    def _begin(self, work: Coroutine[Any, Any, object]) -> "asyncio.Task[object]":
         """What is given up when the run is stopped."""
         task = asyncio.create_task(work)
         self._open.add(task)
@@ -156,13 +165,15 @@ class _Worker:
         return task
 
     async def _user(self, rest: Iterator[Planned]) -> None:
-        """Sends the next request as soon as the last one has ended."""
+        """Sends the next request when the last one has ended; one that was refused, when it may."""
         end = self._start + self._job.end_s
         for planned in rest:
             now = time.monotonic()
             if now >= end:
                 return
-            await self._send(self._ask(planned, now))
+            record = await self._send(self._ask(planned, now))
+            if record.retry_after_s is not None:
+                await asyncio.sleep(min(record.retry_after_s, max(0.0, end - time.monotonic())))
 
     def _ask(self, planned: Planned, intended: float) -> Ask:
         tenant: Tenant = self._tenants[planned.tenant]
@@ -170,13 +181,14 @@ class _Worker:
         prompt = text(words, planned.prompt_seed)
         return Ask(planned, prompt, intended, tenant.key, tenant.priority)
 
-    async def _send(self, ask: Ask) -> None:
+    async def _send(self, ask: Ask) -> Record:
         record = ask.record()
         self._sent += 1
         try:
             await self._client.fill(record, ask)
         finally:
             self._ended.append(record)
+        return record
 
     # -- what is told
 

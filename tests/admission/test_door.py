@@ -164,3 +164,32 @@ async def test_under_overload_nearly_all_that_is_accepted_is_in_time(
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_where_the_cache_binds_what_is_accepted_is_in_time_too() -> None:
+    dice = random.Random(3)
+    world = World(slots=16, max_pending=64, kv_tokens=4 * 128, step_tokens=1024, slo_s=0.5)
+    due, requests = [0.0], []
+
+    def arrive(now: float) -> None:
+        while due[0] <= now:
+            requests.append(world.send(tokens=16, length=dice.randrange(60, 110)))
+            due[0] += dice.expovariate(3 * 4 / 0.85)
+
+    await world.run(20.0, arrive)
+    begun = [r for r in requests if r.first_at is not None and r.at > 3.0]
+    late = [r for r in begun if (r.first_at or 0) - r.at > 0.5]
+    assert len(begun) > 30
+    assert len(late) <= 0.25 * len(begun)
+
+
+async def test_a_burst_into_an_idle_engine_is_accepted_as_far_as_it_is_served_in_time() -> None:
+    world = World(slots=16, max_pending=64, slo_s=0.5)
+    for _ in range(16):
+        world.send(length=100)
+    await world.until_idle(5.0)
+    burst = [world.send(length=100) for _ in range(80)]
+    await world.until_idle(10.0)
+    accepted = [r for r in burst if r.failure is None]
+    assert 16 <= len(accepted) <= 20
+    assert sum((r.first_at or 9) - r.at > 0.5 for r in accepted) <= 4

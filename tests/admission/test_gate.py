@@ -1,6 +1,7 @@
 """Order, fairness and bounds of the queue, with a simulated engine and clock."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -175,17 +176,17 @@ async def test_one_at_a_time_beside_a_flood_hardly_waits() -> None:
     assert sorted(waits)[len(waits) // 2] <= 3 * STEP_S
 
 
-async def beside_a_flood(world: World) -> list[float]:
+async def beside_a_flood(world: World, length: int = 20) -> list[float]:
     for _ in range(100):
         world.send(key="flood", length=100)
-    alone = [world.send(key="one", length=20)]
+    alone = [world.send(key="one", length=length)]
 
     def keep(now: float) -> None:
         flood = sum(p.claim.key == "flood" for p in world.ledger.permits)
         for _ in range(100 - flood):
             world.send(key="flood", length=100)
         if alone[-1].ended_at is not None:
-            alone.append(world.send(key="one", length=20))
+            alone.append(world.send(key="one", length=length))
 
     await world.run(20.0, keep)
     return [r.first_at - r.at for r in alone[3:] if r.first_at is not None]
@@ -336,3 +337,74 @@ async def test_whatever_comes_every_request_has_one_end(
     assert world.gate.stats().inside == 0
     left_alone = [r for r in requests if not r.cancelled and r.failure is None]
     assert all(r.first_at is not None for r in left_alone)
+
+
+async def test_one_at_a_time_beside_a_flood_of_the_same_length_hardly_waits() -> None:
+    """All of the flood's first batch ends in one step, with the other's request in it."""
+    world = World(slots=16, max_pending=200)
+    waits = await beside_a_flood(world, length=100)
+    assert sorted(waits)[len(waits) // 2] <= 3 * STEP_S
+
+
+async def test_more_keys_than_slots_use_all_slots() -> None:
+    world = World(slots=16, max_pending=200)
+
+    def keep(now: float) -> None:
+        for key in range(20):
+            waiting = sum(p.claim.key == str(key) for p in world.ledger.permits)
+            for _ in range(3 - waiting):
+                world.send(key=str(key), length=30)
+
+    inside = []
+    for _ in range(200):
+        await world.run(STEP_S, keep)
+        inside.append(len(world.running))
+    assert sum(inside[50:]) / len(inside[50:]) > 15
+
+
+async def test_samples_that_never_fit_the_cache_together_stop_nobody() -> None:
+    world = World(slots=16, max_pending=200, kv_tokens=3_200, step_tokens=1024, wait_s=100.0)
+    first = world.send(length=400)
+    await world.run(0.2)
+    big = world.send(sequences=16, tokens=16, length=300)
+    small = [world.send(length=20) for _ in range(10)]
+    await world.run(1.0)
+    assert first.ended_at is None
+    assert big.first_at is not None  # it did not wait for an empty engine
+    await world.until_idle(60.0)
+    assert world.counts.finished == {"length": 27}
+    assert all(request.ended_at is not None for request in small)
+
+
+async def test_nobody_is_displaced_for_a_request_that_is_refused_all_the_same() -> None:
+    world = World(slots=2, max_pending=6, slo_s=0.05)
+    world.send(key="flood", length=400)
+    world.send(key="flood", length=400)
+    await world.run(0.5)
+    world.door.bounds = replace(world.door.bounds, slo_s=None, wait_s=1e9)
+    waiting = [world.send(key="flood", length=400) for _ in range(6)]
+    await world.settle()
+    world.door.bounds = replace(world.door.bounds, slo_s=0.05)
+    late = world.send(key="one", length=400)
+    await world.settle()
+    assert late.failure is not None
+    assert [request.failure for request in waiting] == [None] * 6
+
+
+async def test_deferred_sequences_are_passed_by_others() -> None:
+    room = Room(Capacity(16, 1024), DecodingStats(4, 1, 0, 3), 0, lookahead=2)
+    assert room.takes(1, 10)
+    full = Room(Capacity(16, 1024), DecodingStats(18, 1, 0, 17), 0, lookahead=2)
+    assert not full.takes(1, 10)
+
+
+async def test_what_is_abandoned_is_charged_for_what_was_made() -> None:
+    world = World(slots=2)
+    request = world.send(key="a", tokens=10, length=100)
+    await world.run(0.6)
+    made = world.running[0].produced
+    assert request.task is not None
+    request.task.cancel()
+    await world.settle()
+    line = next(iter(world.gate.lines.all()))
+    assert line.flow.served == 10 + 2 * made
