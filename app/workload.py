@@ -12,6 +12,7 @@ class Capacity:
         step_tokens: tokens in one step.
         kv_tokens: tokens that the KV cache has room for; 0: not known, or there is none.
         kv_block: tokens of a block; a sequence holds whole blocks.
+        engines: how many there are; each has a queue of its own.
 
     """
 
@@ -19,6 +20,7 @@ class Capacity:
     step_tokens: int
     kv_tokens: int = 0
     kv_block: int = 1
+    engines: int = 1
 
 
 @dataclass(frozen=True)

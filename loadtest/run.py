@@ -251,13 +251,17 @@ class _Fleet:
         context = multiprocessing.get_context("spawn")
         self.open_loop = jobs[0].concurrency is None
         self.pipes: list[Connection] = []
+        self._senders: list[Connection] = []
         self._processes: list[BaseProcess] = []
         for job in jobs:
-            ours, theirs = context.Pipe()
-            process = context.Process(target=worker.main, args=(job, theirs), daemon=True)
+            pipe, news = context.Pipe(duplex=False)
+            orders, sender = context.Pipe(duplex=False)
+            process = context.Process(target=worker.main, args=(job, news, orders), daemon=True)
             process.start()
-            theirs.close()
-            self.pipes.append(ours)
+            news.close()
+            orders.close()
+            self.pipes.append(pipe)
+            self._senders.append(sender)
             self._processes.append(process)
 
     def begin(self) -> float:
@@ -265,15 +269,15 @@ class _Fleet:
         for pipe in self.pipes:
             pipe.recv()
         start = time.monotonic() + 0.1
-        for pipe in self.pipes:
-            pipe.send(start)
+        for sender in self._senders:
+            sender.send(start)
         return start
 
     def stop(self) -> None:
         """Tell all to give up what is in flight."""
-        for pipe in self.pipes:
+        for sender in self._senders:
             with suppress(OSError):
-                pipe.send("stop")
+                sender.send("stop")
 
     def end(self) -> None:
         for process in self._processes:

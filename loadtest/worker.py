@@ -1,7 +1,9 @@
 """A process that sends its part of a plan. It gets a job and a start time, and hands back records.
 
-Over the pipe: first `Ready`, then after the start time has come in, batches of `Progress`, the last
-of them with what the process measured of itself. Any message from the parent then means: stop.
+It tells its news over one pipe: an empty `Progress` when it is ready, then batches of records, the
+last of them with what the process measured of itself. Over the other come its orders: the start
+time, and then anything, or the end of the pipe, which means: stop. Two pipes: the event loop
+makes the one that it listens to non-blocking, and a large batch would not go through it.
 """
 
 import asyncio
@@ -71,23 +73,24 @@ class Progress:
     load: Load | None = None
 
 
-def main(job: Job, pipe: Connection) -> None:
+def main(job: Job, news: Connection, orders: Connection) -> None:
     """The process: lives until its plan is done, it is told to stop, or its parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     try:
-        pipe.send(Progress())
-        start: float = pipe.recv()
-        uvloop.run(_Worker(job, pipe, start).work())
+        news.send(Progress())
+        start: float = orders.recv()
+        uvloop.run(_Worker(job, news, orders, start).work())
     except (EOFError, BrokenPipeError):
         os._exit(1)
 
 
 class _Worker:
-    def __init__(self, job: Job, pipe: Connection, start: float) -> None:
+    def __init__(self, job: Job, news: Connection, orders: Connection, start: float) -> None:
         self._job = job
-        self._pipe = pipe
+        self._news = news
+        self._orders = orders
         self._start = start
         self._tenants = {tenant.name: tenant for tenant in job.run.spec.tenants}
         self._open: set[asyncio.Task[object]] = set()
@@ -99,7 +102,7 @@ class _Worker:
 
     async def work(self) -> None:
         sending = asyncio.create_task(self._send_all())
-        asyncio.get_running_loop().add_reader(self._pipe.fileno(), sending.cancel)
+        asyncio.get_running_loop().add_reader(self._orders.fileno(), sending.cancel)
         helpers = [asyncio.create_task(self._watch_lag()), asyncio.create_task(self._report())]
         await asyncio.sleep(max(0.0, self._start - time.monotonic()))
         self._begun = (time.process_time(), time.monotonic())
@@ -207,7 +210,7 @@ class _Worker:
         ended, self._ended = self._ended, []
         for record in ended:
             _since(record, self._start)
-        self._pipe.send(Progress(ended, self._sent, load))
+        self._news.send(Progress(ended, self._sent, load))
 
 
 def _endless(plan: Sequence[Planned]) -> Iterator[Planned]:

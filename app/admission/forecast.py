@@ -4,9 +4,10 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-REMEMBERED = 128
+REMEMBERED = 256
 FORGET_S = 30.0
-QUANTILE = 0.9
+QUANTILE = 0.98
+"""Under overload all that is accepted is near the edge."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def kv_peak(sequences: Iterable[tuple[float, float]], block: int = 1) -> float:
 
 
 class Margin:
-    """What has to be added to a prediction so that it holds nine times out of ten, lately."""
+    """What has to be added to a prediction so that it nearly always holds, as it has lately."""
 
     def __init__(self) -> None:
         self._errors: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)

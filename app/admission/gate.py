@@ -130,6 +130,8 @@ class Gate:
 
     def _went_back(self, waiting: int) -> bool:
         """Whether one that had begun is in the engine's queue, which is told late or not at all."""
+        if self._capacity is None or self._capacity.engines > 1:
+            return False  # which of them has the last ones is not known
         for dispatch in reversed(self.ledger.dispatches):
             if waiting <= 0:
                 return False

@@ -153,6 +153,7 @@ class VllmEngine:
             # padding; it is the only one where a model needs no cache.
             kv_tokens=max(0, (cache.num_gpu_blocks or 0) - engines) * cache.block_size,
             kv_block=cache.block_size,
+            engines=engines,
         )
 
     @property

@@ -293,3 +293,13 @@ def test_what_does_not_end_is_given_up_after_the_drain(server: SseServer, tmp_pa
     assert max(record.ended or 0.0 for record in found.records) < 5.0
     assert any("had not ended 1 s after" in note for note in found.notes)
     assert not found.harness.interrupted
+
+
+def test_thousands_that_are_given_up_at_once_are_all_told(
+    server: SseServer, tmp_path: Path
+) -> None:
+    slow = {"script": {"ttft_s": 6.0, "itl_s": 0.0}}
+    run = run_of(server.url, Load(rate=1000, duration_s=3), slow, drain_s=0.0)
+    found = measure(run, tmp_path)
+    assert not found.harness.worker_lost
+    assert found.summary["outcomes"]["cancelled"] == found.summary["offered"] > 1500
