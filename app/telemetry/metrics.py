@@ -13,6 +13,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from app.lifecycle import Phase
 from app.telemetry.logs import FinishedRequest
@@ -247,10 +248,18 @@ class Metrics:
         return encode(self.registry), content_type
 
 
+class _Signed(Histogram):
+    """One with buckets below 0: it has no sum, and OpenMetrics wants no count without one."""
+
+    def _child_samples(self) -> Iterable[Sample]:
+        return [sample for sample in super()._child_samples() if sample.name != "_count"]
+
+
 def _build(definition: Definition, registry: CollectorRegistry) -> Gauge | Counter | Histogram:
     labels = ("model_name", *definition.labels)
     if definition.buckets is not None:
-        return Histogram(
+        kind = _Signed if definition.buckets[0] < 0 else Histogram
+        return kind(
             definition.name,
             definition.help,
             labels,

@@ -332,8 +332,15 @@ def command(words: Sequence[str]) -> tuple[int, str]:
 @pytest.fixture(scope="module")
 def elsewhere() -> Iterator[ProcessPoolExecutor]:
     """The engine changes the process that it runs in: threads, environment, signals."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn, initializer=forget_services) as pool:
         yield pool
+
+
+def forget_services() -> None:
+    """What a service that ran in the tests' process has told vllm is over with it."""
+    for name in [name for name in os.environ if name.startswith("VLLM_")]:
+        del os.environ[name]
 
 
 @pytest.mark.engine

@@ -202,9 +202,11 @@ def test_the_scenarios_that_come_along(path: Path, tmp_path: Path) -> None:
         "TIMESTAMP,ContextTokens,GeneratedTokens\n"
         "2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:56.6805900,396,109\n"
     )
-    given = settled("--scenario", str(path), *(["--trace", str(trace)] * (path.stem == "trace")))
+    given = settled("--scenario", str(path), *(["--trace", str(trace)] * ("trace" in path.stem)))
     options.check(given)
-    assert options.build(given, URL, capacity=10).slo is not None
+    # What is compared with other clients is what they measure; all else is judged by SLOs.
+    judged = options.build(given, URL, capacity=10).slo is not None
+    assert judged is (path.stem != "agreement")
 
 
 def test_a_trace_scenario_wants_its_trace() -> None:

@@ -224,7 +224,11 @@ def started(server: SseServer, directory: Path) -> "subprocess.Popen[bytes]":
     """A run in a process group of its own, that has sent a second's worth."""
     (directory / "script.py").write_text(SCRIPT)
     process = subprocess.Popen(
-        [sys.executable, str(directory / "script.py"), server.url, str(directory / "out")],
+        # Tests that run in the background have interrupts ignored, and children inherit that.
+        [
+            *("env", "--default-signal=INT", sys.executable, str(directory / "script.py")),
+            *(server.url, str(directory / "out")),
+        ],
         env=clean_environment() | {"PYTHONPATH": str(ROOT)},
         start_new_session=True,
     )

@@ -205,7 +205,16 @@ def test_a_harness_that_is_ended_ends_its_server(
     script: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     command = [
-        *(sys.executable, "-m", "loadtest", "run", "--serve", serve(script, "silent").command),
+        *(
+            "env",
+            "--default-signal=INT",
+            sys.executable,
+            "-m",
+            "loadtest",
+            "run",
+            "--serve",
+            serve(script, "silent").command,
+        ),
         *("--out", str(tmp_path / "results")),
     ]
     harness = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
