@@ -107,7 +107,6 @@ class Dispatch:
     Attributes:
         limit: output tokens that each sequence may have at most; None: as many as fit.
         in_engine: the engine has been given it.
-        handed_at: when it was let through, on the ledger's clock; None while it waits.
         counted: output tokens that were charged to the request.
         footprint: KV cache, in tokens, that one of its sequences is expected to hold in the end.
 
@@ -123,7 +122,6 @@ class Dispatch:
         self.tokens = tokens
         self.call = call
         self.in_engine = False
-        self.handed_at: float | None = None
         self.footprint = 0.0
         self.counted = 0
 
@@ -313,9 +311,8 @@ class Permit:
                 self._release(dispatch)
 
     def _hold(self, dispatch: Dispatch) -> None:
-        dispatch.handed_at = self.ledger.clock()
         if self.handed_after_s is None:
-            self.handed_after_s = dispatch.handed_at - self.accepted_at
+            self.handed_after_s = self.ledger.clock() - self.accepted_at
         self.ledger.dispatches[dispatch] = None
         self.open[dispatch] = None
         self.dispatched += dispatch.sequences

@@ -5,12 +5,22 @@ from itertools import count
 from pathlib import Path
 
 
-def create(directory: Path, name: str, suffix: str) -> Path:
-    """A new, empty file named after the time (UTC) and `name`."""
+def create(directory: Path, name: str, suffix: str, becomes: str | None = None) -> Path:
+    """A new, empty file named after the time (UTC) and `name`.
+
+    Args:
+        directory: made where it is missing.
+        name: what it is of.
+        suffix: the end of its name.
+        becomes: the end of the name that it will have one day, which is free too.
+
+    """
     directory.mkdir(parents=True, exist_ok=True)
     stem = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{name}"
     for number in count(1):
         path = directory / f"{stem}-{number}{suffix}"
+        if becomes is not None and path.with_name(f"{stem}-{number}{becomes}").exists():
+            continue
         try:
             path.touch(exist_ok=False)
         except FileExistsError:

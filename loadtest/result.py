@@ -6,14 +6,13 @@ beside it, so that a run that was killed leaves what it had; `load` reads both.
 
 import dataclasses
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
-from loadtest import metrics, settings
+from loadtest import files, metrics, settings
 from loadtest.errors import UsageError
 from loadtest.record import Outcome, Record
 from loadtest.settings import Run
@@ -207,7 +206,7 @@ class Draft:
     def __init__(
         self, directory: Path, run: Run, started_at: datetime, environment: Mapping[str, Any]
     ) -> None:
-        self._partial = _claim(directory, run, started_at)
+        self._partial = files.create(directory, run.name, PARTIAL, becomes=".json")
         self._out = self._partial.open("a", encoding="utf-8")
         self._whole = run.keep_records
         self._written = False
@@ -239,19 +238,3 @@ class Draft:
         self._out.close()
         if not self._written:
             self._partial.unlink(missing_ok=True)
-
-
-def _claim(directory: Path, run: Run, started_at: datetime) -> Path:
-    """A new file that no other run has, nor had."""
-    directory.mkdir(parents=True, exist_ok=True)
-    stem = f"{started_at.astimezone(UTC):%Y%m%dT%H%M%SZ}-{run.name}"
-    for number in range(1, 10_000):
-        partial = directory / f"{stem}-{number}{PARTIAL}"
-        if partial.with_name(f"{stem}-{number}.json").exists():
-            continue
-        try:
-            os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
-        except FileExistsError:
-            continue
-        return partial
-    raise UsageError(f"{directory} is full of results of this second")

@@ -44,9 +44,25 @@ def parse(page: str) -> dict[str, float]:
     return {name: fmean(v) if "usage" in name else math.fsum(v) for name, v in found.items()}
 
 
+class Watcher:
+    """Watches a server from a thread of its own, between `start` and `stop`."""
+
+    def start(self) -> None:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        raise NotImplementedError
+
+
 @dataclass
-class Scraper:
-    """Reads the page every second from a thread of its own, between `start` and `stop`.
+class Scraper(Watcher):
+    """Reads the page every second.
 
     A scrape that fails is a gap in the series, never the end of the run.
     """
@@ -55,16 +71,7 @@ class Scraper:
     headers: Mapping[str, str]
     _pages: list[tuple[float, dict[str, float]]] = field(default_factory=list)
 
-    def start(self) -> None:
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._scrape, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _scrape(self) -> None:
+    def _watch(self) -> None:
         with httpx.Client(timeout=10.0, trust_env=False, headers=dict(self.headers)) as client:
             while True:
                 self._pages.append((time.monotonic(), self._read(client)))
@@ -104,8 +111,8 @@ class Scraper:
 
 
 @dataclass
-class Prober:
-    """Asks paths for their status in turn, from a thread of its own, between `start` and `stop`.
+class Prober(Watcher):
+    """Asks paths for their status in turn.
 
     A probe is a new connection, as a kubelet's is; one that takes longer than a second failed.
     """
@@ -114,17 +121,8 @@ class Prober:
     paths: Sequence[str]
     _found: dict[str, list[tuple[float, bool]]] = field(default_factory=dict)
 
-    def start(self) -> None:
+    def _watch(self) -> None:
         self._found = {path: [] for path in self.paths}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._probe, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _probe(self) -> None:
         fresh = httpx.Limits(max_keepalive_connections=0)
         with httpx.Client(timeout=PROBE_TIMEOUT_S, trust_env=False, limits=fresh) as client:
             due = time.monotonic()

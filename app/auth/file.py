@@ -14,7 +14,7 @@ import yaml
 from pydantic import ValidationError
 
 from app.auth.keys import Key, Ring, hash_of
-from app.settings import SettingsError
+from app.settings import SettingsError, yamltext
 from app.settings.errors import nearest
 from app.settings.yamltext import Dumper, Loader, compose, construct, refuse_duplicates
 
@@ -48,19 +48,7 @@ def read(path: Path) -> str:
         SettingsError: it cannot be read.
 
     """
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        reason = f"is not UTF-8 text, at byte {error.start}"
-    except FileNotFoundError:
-        reason = "no such file"
-    except IsADirectoryError:
-        reason = "is a directory, not a file"
-    except OSError as error:
-        reason = f"cannot be read: {error.strerror}"
-    except ValueError:
-        reason = "is not a file name"
-    raise SettingsError(f"{path}: {reason}", origin="auth.keys_file")
+    return yamltext.read(path, "auth.keys_file")
 
 
 def parse(text: str, path: Path) -> Ring:

@@ -38,7 +38,7 @@ class Entry:
 
 def from_file(path: Path) -> Iterator[Entry]:
     """The values of a YAML file; an empty one has none. Raises SettingsError."""
-    text = _read(path)
+    text = yamltext.read(path, "command line --config")
     try:
         loader = yamltext.Loader(text)
         root = yamltext.compose(loader)
@@ -137,22 +137,6 @@ def _options(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
                 )
             text = words.popleft()
         yield name, text
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        reason = f"is not UTF-8 text, at byte {error.start}"
-    except FileNotFoundError:
-        reason = "no such file"
-    except IsADirectoryError:
-        reason = "is a directory, not a file"
-    except OSError as error:
-        reason = f"cannot be read: {error.strerror}"
-    except ValueError:
-        reason = "is not a file name"
-    raise SettingsError(f"{path}: {reason}", origin="command line --config")
 
 
 def _items(

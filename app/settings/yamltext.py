@@ -2,9 +2,12 @@
 
 import re
 from collections.abc import Hashable
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
+
+from app.settings.errors import SettingsError
 
 _TAG: Final = "tag:yaml.org,2002:"
 _STR: Final = _TAG + "str"
@@ -20,6 +23,28 @@ _FLOAT: Final = re.compile(
     r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
 )
 _PLAIN_TAGS: Final = ("null", "bool", "int", "float", "str", "seq", "map")
+
+
+def read(path: Path, origin: str) -> str:
+    """The text of a YAML file that `origin` names.
+
+    Raises:
+        SettingsError: it cannot be read.
+
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        reason = f"is not UTF-8 text, at byte {error.start}"
+    except FileNotFoundError:
+        reason = "no such file"
+    except IsADirectoryError:
+        reason = "is a directory, not a file"
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror}"
+    except ValueError:
+        reason = "is not a file name"
+    raise SettingsError(f"{path}: {reason}", origin=origin)
 
 
 class DuplicateKeyError(yaml.MarkedYAMLError):

@@ -6,18 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from loadtest.agreement import VLLM_BENCH
 from tests.rig.server import ROOT, clean_environment
 from tests.rig.service import Service, total
 
 REQUESTS, INPUT, OUTPUT = 200, 48, 24
-# What `vllm bench serve` does; its own command imports every other one as well.
-BENCH = """
-from vllm.benchmarks.serve import add_cli_args, main
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-parser = FlexibleArgumentParser()
-add_cli_args(parser)
-main(parser.parse_args())
-"""
 
 
 def test_all_requests_of_vllm_bench_serve_succeed(
@@ -60,7 +53,7 @@ def bench(service: Service, model: Path, directory: Path) -> dict[str, Any]:
     }
     switches = ["--ignore-eos", "--save-result", "--save-detailed", "--disable-tqdm"]
     subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", BENCH, *switches]
+        [sys.executable, "-W", "ignore", "-c", VLLM_BENCH, *switches]
         + [f"--{name}={value}" for name, value in options.items()],
         cwd=ROOT,
         env=clean_environment(),
