@@ -14,6 +14,7 @@ from app.main import create_app
 from app.permit import Ledger
 from app.server import TidegateServer, configuration, listen
 from app.settings import load
+from tests.rig.logs import loggers_kept
 from tests.rig.server import LOOPBACK
 from tests.rig.service import ServerError, Service, Setting, until
 
@@ -52,6 +53,8 @@ class InProcess(Service):
 
     def start(self) -> None:
         self.log.touch()
+        # vLLM configures the logging of the process it is in: ours, and every later test's.
+        self._held.enter_context(loggers_kept())
         self._held.callback(self._stop)
         self.thread.start()
 

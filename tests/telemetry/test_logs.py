@@ -31,8 +31,7 @@ from app.telemetry.logs import (
     vllm_logging_config,
     write_vllm_logging_config,
 )
-
-NOISY = ["", "app", "tidegate", "uvicorn", "uvicorn.error", "uvicorn.access", "vllm", "py.warnings"]
+from tests.rig.logs import loggers_kept
 
 
 class Colour(Enum):
@@ -61,14 +60,8 @@ class Stdout:
 @pytest.fixture
 def stream(capsys: pytest.CaptureFixture[str]) -> Iterator[Stdout]:
     """Stdout as the handlers see it; all loggers are as before afterwards."""
-    loggers = [logging.getLogger(name) for name in NOISY]
-    before = [(log.level, log.propagate, log.handlers[:]) for log in loggers]
-    yield Stdout(capsys)
-    logging.captureWarnings(capture=False)
-    for log, (level, propagate, handlers) in zip(loggers, before, strict=True):
-        log.setLevel(level)
-        log.propagate = propagate
-        log.handlers[:] = handlers
+    with loggers_kept():
+        yield Stdout(capsys)
 
 
 def settings(**values: Any) -> LoggingSettings:
