@@ -1,6 +1,6 @@
 """The command line: `python -m app [check | worker] [--config FILE] [--group.key value …]`.
 
-And `python -m app keys --name NAME`, which needs no settings.
+And `python -m app keys --name NAME` and `python -m app drain`, which need no settings.
 """
 
 import asyncio
@@ -15,7 +15,9 @@ from typing import NoReturn
 import app
 from app.auth.file import entry_of
 from app.auth.keys import new_key
+from app.drain import NoService, drain
 from app.engine.environment import prepared
+from app.engine.failures import StartFailed
 from app.main import create_app, keyring_of
 from app.server import configuration, listen, ports, serve
 from app.settings import LoggingSettings, Settings, SettingsError, describe, dump, load
@@ -30,6 +32,8 @@ commands:
   (none)   serve
   check    validate the settings, engine arguments and keys file included, and print them;
            load nothing
+  drain    tell the service in this container to drain, and wait for its end: for a preStop hook;
+           with --pid N, that one
   keys     make an API key: `keys --name NAME` prints it, once, and its entry for the keys file
   worker   run this node's part of an engine that spans several nodes; no port
 
@@ -73,7 +77,11 @@ def run_server(settings: Settings) -> int:
     logger.info("listening on %s, port %d", settings.server.host, settings.server.port)
     loop_factory = configuration(settings, api).get_loop_factory()
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(serve(settings, api, sockets))
+        killed_by = runner.run(serve(settings, api, sockets))
+    if killed_by is not None:
+        logger.warning("ended by a second signal: what was in flight is cut")
+        # As a shell says it of a process that a signal has ended.
+        return 128 + killed_by
     return report(api.state.service.failure, api.state.service.lifecycle.failed)
 
 
@@ -83,7 +91,8 @@ def report(failure: BaseException | None, failed: bool) -> int:
         print(f"tidegate: {failure}", file=sys.stderr)
         return USAGE_ERROR
     if failure is not None:
-        reason = " ".join(f"{type(failure).__name__}: {failure}".split())
+        said = f"{type(failure).__name__}: {failure}"
+        reason = str(failure) if isinstance(failure, StartFailed) else " ".join(said.split())
         logger.error("the engine did not start: %s", reason)
         # What was not written for people needs its traceback to be understood.
         told = isinstance(failure, OSError | ValueError | RuntimeError)
@@ -132,6 +141,18 @@ def run_keys(arguments: Sequence[str]) -> int:
     return OK
 
 
+def run_drain(arguments: Sequence[str]) -> int:
+    """Drain the service that runs beside; returns when it has ended."""
+    parser = Options(prog="python -m app drain", add_help=False, allow_abbrev=False)
+    parser.add_argument("--pid", type=int)
+    try:
+        drain(parser.parse_args(arguments).pid)
+    except NoService as error:
+        print(f"tidegate: {error}", file=sys.stderr)
+        return FAILED
+    return OK
+
+
 class Options(ArgumentParser):
     """Raises instead of exiting."""
 
@@ -147,6 +168,7 @@ def with_settings(run: Callable[[Settings], int]) -> Callable[[Sequence[str]], i
 COMMANDS: Mapping[str | None, Callable[[Sequence[str]], int]] = {
     None: with_settings(run_server),
     "check": with_settings(run_check),
+    "drain": run_drain,
     "keys": run_keys,
     "worker": with_settings(run_worker),
 }

@@ -17,6 +17,8 @@
     │   ├── EngineDead                 engine_dead
     │   └── EngineAborted              engine_aborted
     ├── Starting                   503  starting
+    ├── Draining                       draining
+    ├── Stalled                        stalled (the probes' alone)
     ├── QueueTimeout               503  queue_timeout
     └── Overload                   429 or 503 (admission.reject_status)
         ├── QueueFull                  queue_full
@@ -221,6 +223,27 @@ class Starting(TidegateError):
 
     def __init__(self, stage: str) -> None:
         super().__init__(f"The model is being loaded ({stage}); try again shortly.")
+
+
+class Draining(TidegateError):
+    status = 503
+    code = "draining"
+    closes_connection = True
+    # Another instance takes it at once, as soon as the load balancer has noticed.
+    retry_after_s = 4 / 3
+
+    def __init__(self, message: str = "The server is shutting down; try again.") -> None:
+        super().__init__(message)
+
+
+class Stalled(TidegateError):
+    """What the probes say; a request is not refused for it."""
+
+    status = 503
+    code = "stalled"
+
+    def __init__(self, stalled_s: float) -> None:
+        super().__init__(f"The engine has work and has made no step for {stalled_s:.0f} s.")
 
 
 class QueueTimeout(TidegateError):

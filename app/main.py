@@ -5,10 +5,11 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 
 import app
 from app.admission.door import Bounds, Door
@@ -21,7 +22,7 @@ from app.api.context import RequestContext
 from app.api.cors import JsonCORSMiddleware
 from app.api.generation import generation_router
 from app.api.models import models_router
-from app.api.ops import Ops, ops_router
+from app.api.ops import Ops, admin_router, ops_router
 from app.auth.keyring import RELOAD_S, Keyring
 from app.auth.limits import LIMIT_HEADERS, Limiter
 from app.embedded import SERVED_NAME
@@ -29,10 +30,12 @@ from app.engine.environment import prepared
 from app.engine.loading import load_engine
 from app.engine.processes import end, engine_processes
 from app.engine.protocol import Engine
-from app.errors import EngineDead
-from app.lifecycle import Lifecycle, Phase, Stage
+from app.errors import Draining, EngineDead
+from app.lifecycle import DrainStep, Lifecycle, Phase, Stage
 from app.permit import Ledger
+from app.progress import Progress
 from app.settings import Settings
+from app.telemetry.logs import fields
 from app.telemetry.metrics import Metrics, Snapshot
 from app.telemetry.poller import Poller
 
@@ -40,6 +43,9 @@ logger = logging.getLogger(__name__)
 
 # Of one embeddings request, as OpenAI has it.
 MAX_INPUTS = 2_048
+
+# Between two lines of the log that say how far a drain is.
+DRAIN_REPORT_S = 5.0
 
 EXPOSED_HEADERS = ("x-request-id", "retry-after", "retry-after-ms", *LIMIT_HEADERS)
 
@@ -52,12 +58,14 @@ class Service:
 
     Attributes:
         failure: why the engine did not start.
+        hurried: there is no time for the engine's own shutdown.
 
     """
 
     def __init__(self, settings: Settings, engine: Engine | None = None) -> None:
         self.settings = settings
-        self.lifecycle = Lifecycle()
+        self.lifecycle = Lifecycle(settings.lifecycle)
+        self.progress = Progress()
         self.metrics = Metrics(served_name(settings), app.__version__, vllm_version())
         self.ledger = Ledger(self.metrics)
         self.gate = Gate(
@@ -75,6 +83,9 @@ class Service:
         self.limiter = Limiter()
         self.engine: Engine | None = None
         self.failure: BaseException | None = None
+        self.hurried = False
+        self._question: asyncio.Task[None] | None = None
+        self._reported_at: float | None = None
         self._others = engine_processes()
         if engine is not None:
             self._ready(engine)
@@ -113,26 +124,80 @@ class Service:
             raise EngineDead
         return self.engine
 
+    def tick(self) -> bool:
+        """Look after the engine and the drain, ten times a second; true when the end has come."""
+        self.observe()
+        step = self.lifecycle.drain_step()
+        if step is not None:
+            self._report_drain(step)
+        if step is DrainStep.CUT:
+            self.cut()
+        return self.lifecycle.failed or step in (DrainStep.CUT, DrainStep.OVER)
+
+    def observe(self) -> None:
+        """See whether the engine lives and moves; the probes are then true of this moment."""
+        engine = self.engine
+        if engine is None:
+            return
+        if engine.dead:
+            self.lifecycle.become(Phase.FAILED)
+            self.gate.open()
+            return
+        self.progress.observe(self.lifecycle.clock(), engine.in_hand())
+        self.lifecycle.stalled_s = self.progress.stalled_s
+        if self.progress.unsure and self._question is None:
+            self._question = asyncio.create_task(self._ask(engine))
+
+    async def _ask(self, engine: Engine) -> None:
+        try:
+            await engine.ping()
+            self.progress.answered()
+        except Exception:
+            logger.exception("the engine did not answer")
+        finally:
+            self._question = None
+
+    def _report_drain(self, step: DrainStep) -> None:
+        now, lifecycle = self.lifecycle.clock(), self.lifecycle
+        last = self._reported_at
+        if last is None or now - last >= DRAIN_REPORT_S or step is DrainStep.CUT:
+            self._reported_at = now
+            state = fields(
+                step=step.name.lower(),
+                in_flight=lifecycle.in_flight,
+                seconds_left=round(lifecycle.drain_left_s, 1),
+            )
+            logger.info("draining", extra=state)
+
+    def cut(self) -> None:
+        """End what is in flight with an error."""
+        unfinished = "The server is shutting down and could not finish this request."
+        for permit in list(self.ledger.permits):
+            permit.cut(Draining(unfinished))
+
     def snapshot(self) -> Snapshot:
         """The state for the gauges: the ledger's counts, and of those what the engine runs."""
+        common = Snapshot(
+            pending=self.ledger.unfinished,
+            stalled_s=self.lifecycle.stalled_s,
+            in_flight=self.lifecycle.in_flight,
+            drain_left_s=self.lifecycle.drain_left_s,
+            keys_reload_failed=self.keys_reload_failed,
+            phase=self.lifecycle.phase,
+        )
         if self.engine is None:
-            return Snapshot(
-                pending=self.ledger.unfinished,
-                keys_reload_failed=self.keys_reload_failed,
-                phase=self.lifecycle.phase,
-            )
+            return common
         stats = self.engine.get_decoding_stats()
         running = min(stats.running, self.ledger.unfinished)
         pending = self.ledger.unfinished - running
-        return Snapshot(
+        return replace(
+            common,
             pending=pending,
             running=running,
             refused=self.door.refused.sequences,
             kv_cache_usage=stats.kv_cache_usage,
             pending_tokens=self.ledger.pending_tokens(pending),
             step_age_s=self.engine.step_age_s or 0.0,
-            keys_reload_failed=self.keys_reload_failed,
-            phase=self.lifecycle.phase,
         )
 
     @property
@@ -160,10 +225,10 @@ class Service:
     async def close(self) -> None:
         """End the engine's processes, without blocking the event loop for it."""
         self.lifecycle.become(Phase.STOPPED)
-        if self.engine is not None:
-            await in_thread(self.engine.shutdown)
-        else:
+        if self.engine is None:
             await in_thread(self._abandon)
+        else:
+            await in_thread(self.engine.kill if self.hurried else self.engine.shutdown)
 
     def _abandon(self) -> None:
         """End what an unfinished start has begun."""
@@ -241,12 +306,20 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
     _add_api_routes(api, service)
     api.state.service = service
     api.state.ops = None
+    ops = Ops(
+        service.lifecycle,
+        service.metrics,
+        service.observe,
+        service.poller.poll,
+        service.snapshot,
+    )
     if settings.server.ops_port is None:
-        api.include_router(_ops(service))
+        api.include_router(ops_router(ops))
     else:
         # Open: it is for the cluster, not for clients.
         api.state.ops = _application(service, None, None)
-        api.state.ops.include_router(_ops(service))
+        api.state.ops.include_router(ops_router(ops))
+        api.state.ops.include_router(admin_router(ops))
     return api
 
 
@@ -272,22 +345,24 @@ def _application(service: Service, lifespan: Lifespan | None, keyring: Keyring |
             allow_headers=["*"],
             expose_headers=EXPOSED_HEADERS,
         )
-    api.add_middleware(RequestContext, metrics=service.metrics)
+    api.add_middleware(
+        RequestContext, metrics=service.metrics, closing=lambda: service.lifecycle.closing
+    )
     return api
 
 
 def _add_api_routes(api: FastAPI, service: Service) -> None:
-    desk = Desk(service.take_requests, service.door, service.settings.server, service.limiter)
+    desk = Desk(
+        service.take_requests,
+        service.door,
+        service.settings.server,
+        service.limiter,
+        service.lifecycle,
+    )
     api.include_router(generation_router(desk))
     api.include_router(models_router(desk))
     api.include_router(about_router())
     add_openapi(api, lambda: service.engine)
-
-
-def _ops(service: Service) -> APIRouter:
-    return ops_router(
-        Ops(service.lifecycle, lambda: service.engine, service.metrics, service.poller.poll)
-    )
 
 
 @asynccontextmanager

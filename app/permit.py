@@ -262,8 +262,12 @@ class Permit:
 
     def revoke(self, error: TidegateError) -> None:
         """Take the request back: what is left of it ends now, whoever works on it is told."""
-        self.fail(error)
+        self.cut(error)
         self.close()
+
+    def cut(self, error: TidegateError) -> None:
+        """Have whoever works on the request end it, with this error."""
+        self.fail(error)
         if not self.lost.done():
             self.lost.set_exception(error)
 

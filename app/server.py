@@ -8,6 +8,7 @@ import threading
 import uuid
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
@@ -24,6 +25,9 @@ _BACKLOG = 2048
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEAD_S = 30.0
 
+# What was answered when the drain was over may still be on its way to a slow client.
+FLUSH_S = 3
+
 
 class Unsignalled(uvicorn.Server):
     """A server that leaves signals to somebody else."""
@@ -34,11 +38,29 @@ class Unsignalled(uvicorn.Server):
 
 
 class TidegateServer(uvicorn.Server):
-    """Stops on a signal, and by itself when the service has failed."""
+    """Drains on a signal, and stops by itself when the service has failed.
+
+    A second signal ends at once; `killed_by` is then its number.
+    """
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self.service = service
+        self.told = False
+        self.killed_by: int | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Obey a signal: between two bytecodes of whatever runs, so it only takes notes."""
+        if self.service.lifecycle.phase is Phase.STOPPED:
+            return
+        if self.told:
+            self.killed_by = sig
+            self.service.hurried = True
+            self.should_exit = self.force_exit = True
+        self.told = True
+        self.service.lifecycle.begin_drain()
+        # A service that is not up yet has nothing to drain.
+        self.should_exit = self.should_exit or self.service.lifecycle.drain is None
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -57,11 +79,16 @@ class TidegateServer(uvicorn.Server):
                 signal.signal(number, handler)
 
     async def on_tick(self, counter: int) -> bool:
-        lifecycle, engine = self.service.lifecycle, self.service.engine
-        if engine is not None and engine.dead:
-            lifecycle.become(Phase.FAILED)
-            self.service.gate.open()
-        return await super().on_tick(counter) or lifecycle.phase is Phase.FAILED
+        over = self.service.tick()
+        return await super().on_tick(counter) or over
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.force_exit:
+            self.service.cut()
+        await super().shutdown(sockets)
+        if self.force_exit:
+            # Uvicorn leaves it out, and with it the engine's processes.
+            await self.lifespan.shutdown()
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -126,7 +153,7 @@ def configuration(settings: Settings, app: FastAPI, lifespan: str = "on") -> uvi
         server_header=False,
         ws="none",
         timeout_keep_alive=int(settings.server.keep_alive_s),
-        timeout_graceful_shutdown=int(settings.lifecycle.drain_timeout_s),
+        timeout_graceful_shutdown=FLUSH_S,
     )
 
 
@@ -138,10 +165,12 @@ def listen(host: str, port: int) -> socket.socket:
 
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    # The address that means all of them means IPv4's too.
+    both = host == "::" and socket.has_dualstack_ipv6()
+    return socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
 
 
-async def serve(settings: Settings, app: FastAPI, sockets: Sequence[socket.socket]) -> None:
+async def serve(settings: Settings, app: FastAPI, sockets: Sequence[socket.socket]) -> int | None:
     """Serve until told to stop; the operational port stays open until the end.
 
     Args:
@@ -149,11 +178,14 @@ async def serve(settings: Settings, app: FastAPI, sockets: Sequence[socket.socke
         app: what `create_app` made.
         sockets: the API's, and the operational routes' when they have a port of their own.
 
+    Returns:
+        The number of the signal that ended it before its time; None when it ended in peace.
+
     """
     server = TidegateServer(configuration(settings, app), app.state.service)
     if app.state.ops is None:
         await server.serve([sockets[0]])
-        return
+        return server.killed_by
     ops = Unsignalled(configuration(settings, app.state.ops, lifespan="off"))
     beside = asyncio.create_task(ops.serve([sockets[1]]))
     try:
@@ -161,6 +193,7 @@ async def serve(settings: Settings, app: FastAPI, sockets: Sequence[socket.socke
     finally:
         ops.should_exit = True
         await beside
+    return server.killed_by
 
 
 def ports(server: ServerSettings) -> list[int]:

@@ -53,6 +53,20 @@ class DecodingStats:
 
 
 @dataclass(frozen=True)
+class InHand:
+    """What one engine has been given and has not finished, and when it last made a step.
+
+    Attributes:
+        sequences: unfinished.
+        last_step_at: monotonic seconds; None before the first.
+
+    """
+
+    sequences: int
+    last_step_at: float | None = None
+
+
+@dataclass(frozen=True)
 class Step:
     """One engine's report of one step.
 

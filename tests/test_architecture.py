@@ -15,11 +15,12 @@ APP = ROOT / "app"
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"__main__"}),
     frozenset({"server"}),
-    frozenset({"main"}),
+    frozenset({"main", "drain"}),
     frozenset({"api"}),
     frozenset({"admission", "auth", "telemetry"}),
     frozenset({"engine"}),
-    frozenset({"lifecycle", "permit", "workload", "embedded", "embedded_convert"}),
+    frozenset({"lifecycle", "permit", "progress", "embedded", "embedded_convert"}),
+    frozenset({"workload"}),
     frozenset({"errors", "settings"}),
 )
 # One part of the telemetry room is below the engine's: engine processes log through it.

@@ -26,6 +26,7 @@ from app.errors import (
     ModelNotFound,
     TidegateError,
 )
+from app.lifecycle import Lifecycle
 from app.permit import Claim, Permit
 from app.settings import ServerSettings
 
@@ -52,6 +53,7 @@ class Desk:
         door: where requests are accepted.
         limits: of a request's body.
         limiter: of what each key may use.
+        lifecycle: where a request is counted while it is in hand.
 
     """
 
@@ -59,6 +61,7 @@ class Desk:
     door: Door
     limits: ServerSettings
     limiter: Limiter
+    lifecycle: Lifecycle
 
 
 class Answer(Response):
@@ -72,7 +75,8 @@ class Answer(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
         try:
-            await self._answer(Request(scope, receive), exchange, send)
+            with self.desk.lifecycle.request():
+                await self._answer(Request(scope, receive), exchange, send)
         except ClientDisconnected as gone:
             exchange.status, exchange.code = gone.status, gone.code
 
@@ -94,7 +98,8 @@ class Answer(Response):
                 await unless_disconnected(request.receive, work.do(request), permit.lost)
             except TidegateError as error:
                 permit.fail(error)
-                raise
+                if not await work.end_stream(error):
+                    raise
 
 
 def cost_of(call: Call) -> Cost:
@@ -152,15 +157,19 @@ def priority_of(call: Call, headers: Headers) -> int:
         raise InvalidValue(f"{PRIORITY_HEADER} must be an integer.", PRIORITY_HEADER) from None
 
 
-@dataclass(frozen=True)
 class Work:
     """What is cancelled as a whole when the client leaves: the engine's run and the sending."""
 
-    engine: Engine
-    call: Call
-    permit: Permit
-    exchange: Exchange
-    send: Send
+    def __init__(
+        self, engine: Engine, call: Call, permit: Permit, exchange: Exchange, send: Send
+    ) -> None:
+        self.engine = engine
+        self.call = call
+        self.permit = permit
+        self.exchange = exchange
+        self.send = send
+        # Of the stream whose status has been sent.
+        self.grammar: Grammar | None = None
 
     async def do(self, request: Request) -> None:
         try:
@@ -186,31 +195,33 @@ class Work:
 
     async def _send_stream(self, stream: Stream) -> None:
         grammar = grammar_of(self.call.operation, self.call.null_usage)
-        started = False
-        last = b""
-        try:
-            async with aclosing(self._chunks(stream, grammar)) as chunks:
-                async for text in chunks:
-                    if not started:
-                        await self._start(200, _STREAM_HEADERS)
-                        started = True
-                    await self._send_chunk(text)
-        except TidegateError as error:
-            if not started or isinstance(error, ClientDisconnected):
-                raise
-            self.permit.fail(error)
-            self.exchange.code = error.code
-            last = grammar.failure(error).encode()
-        if not started:
-            await self._start(200, _STREAM_HEADERS)
-        await self.send({"type": "http.response.body", "body": last})
+        async with aclosing(self._chunks(stream, grammar)) as chunks:
+            async for text in chunks:
+                await self._start_stream(grammar)
+                await self._send_chunk(text, more=True)
+        await self._start_stream(grammar)
+        await self._send_chunk("", more=False)
 
-    async def _send_chunk(self, text: str) -> None:
+    async def _start_stream(self, grammar: Grammar) -> None:
+        if self.grammar is None:
+            # Before it is sent: from here on nobody knows how much the client has seen.
+            self.grammar = grammar
+            await self._start(200, _STREAM_HEADERS)
+
+    async def end_stream(self, error: TidegateError) -> bool:
+        """Tell a failure in the stream itself; false when it has a status of its own to tell."""
+        if self.grammar is None or isinstance(error, ClientDisconnected):
+            return False
+        self.exchange.code = error.code
+        await self._send_chunk(self.grammar.failure(error), more=False)
+        return True
+
+    async def _send_chunk(self, text: str, *, more: bool) -> None:
         # A lone surrogate cannot be sent; it is what the engine made of broken bytes.
         body = text.encode("utf-8", "replace")
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
-                await self.send({"type": "http.response.body", "body": body, "more_body": True})
+                await self.send({"type": "http.response.body", "body": body, "more_body": more})
         except TimeoutError:
             raise ClientDisconnected from None
 

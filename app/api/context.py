@@ -75,8 +75,16 @@ def error_response(error: TidegateError, path: str) -> JSONResponse:
 class _Wire:
     """A request's channel to its client, which knows how far both sides have come."""
 
-    def __init__(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        closing: Callable[[], bool],
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         self.exchange = exchange
+        self.closing = closing
         self.started = False
         headers = HTTPConnection(scope).headers
         self.unread = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
@@ -96,18 +104,22 @@ class _Wire:
             headers = MutableHeaders(scope=message)
             headers["x-request-id"] = self.exchange.request_id
             headers.update(self.exchange.headers())
-            if self.unread:
-                # Or the rest of the body would be read for ever, to be thrown away.
+            # Or the rest of the body would be read for ever, to be thrown away.
+            if self.unread or self.closing():
                 headers["connection"] = "close"
         await self._send(message)
 
 
 class RequestContext:
-    """Outermost middleware: request ids on every response, one log line and count for each."""
+    """Outermost middleware: request ids on every response, one log line and count for each.
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    And no connection is kept once `closing` says so.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, closing: Callable[[], bool]) -> None:
         self.app = app
         self.metrics = metrics
+        self.closing = closing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -116,7 +128,7 @@ class RequestContext:
         exchange = Exchange(request_id_of(HTTPConnection(scope).headers))
         scope.setdefault("state", {}).update(exchange=exchange, request_id=exchange.request_id)
 
-        wire = _Wire(exchange, scope, receive, send)
+        wire = _Wire(exchange, self.closing, scope, receive, send)
         try:
             await self.app(scope, wire.receive, wire.send)
         except Exception:

@@ -1,58 +1,61 @@
-"""Probes and metrics: what Kubernetes and Prometheus ask."""
+"""Probes and metrics: what Kubernetes and Prometheus ask. And the operator's own routes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from app.api.context import exchange_of
-from app.engine.protocol import Engine
-from app.errors import EngineDead, TidegateError
+from app.errors import TidegateError
 from app.lifecycle import Lifecycle, Phase
-from app.telemetry.metrics import Metrics
+from app.telemetry.metrics import Metrics, Snapshot
 
 
 @dataclass(frozen=True)
 class Ops:
-    """What the operational routes read."""
+    """What the operational routes read.
+
+    Attributes:
+        observe: brings the life cycle up to date.
+        refresh: brings the gauges up to date.
+        snapshot: the state now.
+
+    """
 
     lifecycle: Lifecycle
-    engine: Callable[[], Engine | None]
     metrics: Metrics
+    observe: Callable[[], None]
     refresh: Callable[[], None]
-
-    @property
-    def alive(self) -> bool:
-        """Whether a restart could not help: false once the engine has died."""
-        engine = self.engine()
-        return self.lifecycle.phase is not Phase.FAILED and not (engine and engine.dead)
-
-    def refusal(self) -> TidegateError | None:
-        """Why the service is not ready; None when it is."""
-        return self.lifecycle.refusal() or (None if self.alive else EngineDead())
+    snapshot: Callable[[], Snapshot]
 
 
 def ops_router(ops: Ops) -> APIRouter:
     """`/livez`, `/readyz`, `/health` and `/metrics`."""
     router = APIRouter(tags=["operations"])
+    lifecycle = ops.lifecycle
 
+    @router.head("/livez", include_in_schema=False)
     @router.get("/livez")
-    async def livez(request: Request) -> JSONResponse:
+    async def livez(request: Request) -> Response:
         exchange_of(request.scope).route = "livez"
-        return JSONResponse({"status": "alive"}) if ops.alive else _unavailable(EngineDead())
+        ops.observe()
+        return _probed(lifecycle.unalive(), JSONResponse({"status": "alive"}))
 
+    @router.head("/readyz", include_in_schema=False)
     @router.get("/readyz")
-    async def readyz(request: Request) -> JSONResponse:
+    async def readyz(request: Request) -> Response:
         exchange_of(request.scope).route = "readyz"
-        refusal = ops.refusal()
-        return _unavailable(refusal) if refusal else JSONResponse({"status": "ready"})
+        ops.observe()
+        return _probed(lifecycle.unready(), JSONResponse({"status": "ready"}))
 
+    @router.head("/health", include_in_schema=False)
     @router.get("/health")
     async def health(request: Request) -> Response:
         exchange_of(request.scope).route = "health"
-        refusal = ops.refusal()
-        return _unavailable(refusal) if refusal else Response()
+        ops.observe()
+        return _probed(lifecycle.unhealthy(), Response())
 
     @router.get("/metrics")
     async def metrics(request: Request) -> Response:
@@ -62,6 +65,43 @@ def ops_router(ops: Ops) -> APIRouter:
         return Response(body, headers={"content-type": media_type})
 
     return router
+
+
+def admin_router(ops: Ops) -> APIRouter:
+    """`/admin/state` and `/admin/drain`: for a port that clients cannot reach."""
+    router = APIRouter(tags=["operations"], prefix="/admin")
+
+    @router.get("/state")
+    async def state(request: Request) -> JSONResponse:
+        exchange_of(request.scope).route = "admin"
+        return JSONResponse(state_of(ops))
+
+    @router.post("/drain", status_code=202)
+    async def drain(request: Request) -> Response:
+        exchange_of(request.scope).route = "admin"
+        ops.lifecycle.begin_drain()
+        nothing_to_drain = ops.lifecycle.unhealthy() if ops.lifecycle.drain is None else None
+        return _probed(nothing_to_drain, JSONResponse(state_of(ops), 202))
+
+    return router
+
+
+def state_of(ops: Ops) -> dict[str, Any]:
+    """The state for a person; the series of the same names for a machine."""
+    snapshot, lifecycle = ops.snapshot(), ops.lifecycle
+    return {
+        "phase": snapshot.phase.value,
+        "stage": lifecycle.stage.value if lifecycle.phase is Phase.STARTING else None,
+        "in_flight_requests": snapshot.in_flight,
+        "pending_sequences": snapshot.pending,
+        "running_sequences": snapshot.running,
+        "engine_stalled_s": round(snapshot.stalled_s, 3),
+        "drain_left_s": round(snapshot.drain_left_s, 3),
+    }
+
+
+def _probed(error: TidegateError | None, well: Response) -> Response:
+    return well if error is None else _unavailable(error)
 
 
 def _unavailable(error: TidegateError) -> JSONResponse:

@@ -28,14 +28,23 @@ _FIXED = {
 }
 
 
+_LOGGING = "VLLM_LOGGING_CONFIG_PATH"
+
+
 @contextmanager
 def prepared(settings: Settings) -> Iterator[None]:
     """Set the environment for vllm; the files it points to live until the exit."""
     with tempfile.TemporaryDirectory(prefix="tidegate-") as directory:
         os.environ.update(_FIXED)
-        logging_config = write_vllm_logging_config(settings.logging, Path(directory))
-        os.environ["VLLM_LOGGING_CONFIG_PATH"] = str(logging_config)
+        config = Path(directory) / "vllm-logging.json"
+        os.environ[_LOGGING] = str(config)
+        write_vllm_logging_config(settings.logging, config, start_failure())
         yield
+
+
+def start_failure() -> Path:
+    """Where the engine's processes write why they did not start; in each of them the same."""
+    return Path(os.environ[_LOGGING]).with_name("start-failure")
 
 
 def compile_nothing() -> None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from starlette.requests import Request
 
 from app.errors import TidegateError
-from app.workload import Capacity, DecodingStats, Step
+from app.workload import Capacity, DecodingStats, InHand, Step
 
 
 class Operation(enum.StrEnum):
@@ -82,6 +82,12 @@ class Engine(Protocol):
     def step_age_s(self) -> float | None:
         """Seconds since the engine's last step; None before the first."""
 
+    def in_hand(self) -> Mapping[int, InHand]:
+        """What each engine has, by its index."""
+
+    async def ping(self) -> None:
+        """Return when every engine's loop has come round."""
+
     async def warm_up(self) -> None:
         """Get ready on the event loop; a first request is answered before others are taken."""
 
@@ -122,3 +128,6 @@ class Engine(Protocol):
 
     def shutdown(self) -> None:
         """End the engine's processes. Takes seconds."""
+
+    def kill(self) -> None:
+        """End them at once, without a chance to tidy up."""

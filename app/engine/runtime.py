@@ -44,7 +44,7 @@ from app.errors import (
 from app.lifecycle import Stage
 from app.permit import Ledger, current_permit
 from app.settings import Settings
-from app.workload import Capacity, DecodingStats, Step
+from app.workload import Capacity, DecodingStats, InHand, Step
 
 logger = logging.getLogger(__name__)
 
@@ -135,6 +135,14 @@ class VllmEngine:
     def step_age_s(self) -> float | None:
         last = self.recorder.last_step_at
         return None if last is None else self.recorder.clock() - last
+
+    def in_hand(self) -> Mapping[int, InHand]:
+        steps = self.recorder.last_step_of
+        return {engine: InHand(n, steps.get(engine)) for engine, n in self._inside().items()}
+
+    async def ping(self) -> None:
+        # The cheapest question that an engine answers from its loop.
+        await self.llm.is_sleeping()
 
     def get_decoding_stats(self) -> DecodingStats:
         return combine(self.recorder.steps, self._inside())
@@ -264,6 +272,10 @@ class VllmEngine:
             self.llm.shutdown(timeout=SHUTDOWN_S)
         finally:
             end(self.processes)
+
+    def kill(self) -> None:
+        cancel_task_threadsafe(self.llm.output_handler)
+        end(self.processes)
 
 
 def _decode(body: bytes) -> dict[str, Any]:

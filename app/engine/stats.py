@@ -41,6 +41,7 @@ class StatsRecorder:
         self.clock = clock
         self.steps: dict[int, StepStats] = {}
         self.last_step_at: float | None = None
+        self.last_step_of: dict[int, float] = {}
         self.listeners: list[Callable[[Step], None]] = []
         self.failures = 0
 
@@ -49,7 +50,7 @@ class StatsRecorder:
         return _StatLogger(vllm_config, engine_index, self)
 
     def store(self, engine_index: int, stats: Any, iteration: Any) -> None:
-        self.last_step_at = self.clock()
+        self.last_step_at = self.last_step_of[engine_index] = self.clock()
         if stats is not None:
             waiting = stats.num_waiting_reqs
             last = self.steps.get(engine_index)

@@ -12,6 +12,7 @@ import json
 import logging
 import logging.config
 import math
+import os
 import re
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -116,12 +117,20 @@ def vllm_logging_config(settings: LoggingSettings) -> dict[str, Any]:
     }
 
 
-def write_vllm_logging_config(settings: LoggingSettings, directory: Path) -> Path:
-    """Write the configuration for VLLM_LOGGING_CONFIG_PATH; `directory` is made if needed."""
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / "vllm-logging.json"
-    path.write_text(json.dumps(vllm_logging_config(settings), indent=2), encoding="utf-8")
-    return path
+def write_vllm_logging_config(settings: LoggingSettings, path: Path, failure: Path) -> None:
+    """Write the configuration for VLLM_LOGGING_CONFIG_PATH.
+
+    Args:
+        settings: ours.
+        path: of the file.
+        failure: where a process of the engine notes why it did not start.
+
+    """
+    config = vllm_logging_config(settings)
+    made_by = "app.engine.children.prepare"
+    config["filters"] = {"child": {"()": made_by, "file": str(failure), "service": os.getpid()}}
+    config["handlers"]["tidegate"]["filters"] = ["child"]
+    path.write_text(json.dumps(config, indent=2), encoding="utf-8")
 
 
 class JsonFormatter(logging.Formatter):

@@ -131,6 +131,21 @@ DEFINITIONS = (
         "Time since the engine's last step; 0 before the first.",
     ),
     Definition(
+        "tidegate_engine_stalled_seconds",
+        Gauge,
+        "Time for which the engine has had work and made no step; 0 when it moves, or is idle.",
+    ),
+    Definition(
+        "tidegate_in_flight_requests",
+        Gauge,
+        "HTTP requests for the engine that are not answered yet, those being refused included.",
+    ),
+    Definition(
+        "tidegate_drain_seconds_left",
+        Gauge,
+        "Time until a drain cuts what is in flight; 0 when there is no drain.",
+    ),
+    Definition(
         "tidegate_keys_reload_failed",
         Gauge,
         "1 while the keys file is not usable and the old keys are in force.",
@@ -155,6 +170,9 @@ class Snapshot:
     kv_cache_usage: float = 0.0
     pending_tokens: int = 0
     step_age_s: float = 0.0
+    stalled_s: float = 0.0
+    in_flight: int = 0
+    drain_left_s: float = 0.0
     keys_reload_failed: bool = False
     phase: Phase = Phase.STARTING
 
@@ -196,6 +214,9 @@ class Metrics:
             "vllm_pending_tokens": snapshot.pending_tokens,
             "tidegate_demand_sequences": snapshot.pending + snapshot.running + snapshot.refused,
             "tidegate_engine_step_age_seconds": snapshot.step_age_s,
+            "tidegate_engine_stalled_seconds": snapshot.stalled_s,
+            "tidegate_in_flight_requests": snapshot.in_flight,
+            "tidegate_drain_seconds_left": snapshot.drain_left_s,
             "tidegate_keys_reload_failed": snapshot.keys_reload_failed,
         }
         for name, value in values.items():

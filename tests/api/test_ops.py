@@ -1,12 +1,14 @@
 """Probes, metrics and the second port; what the middleware does for every path."""
 
 import logging
+import time
 from collections.abc import Iterator
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.workload import InHand
 from tests.rig.scripted import Scripted, scripted
 
 PROBES = ["/livez", "/readyz", "/health", "/metrics"]
@@ -45,16 +47,87 @@ def test_the_second_port_has_nothing_else(two_ports: Scripted, path: str) -> Non
     assert httpx.get(two_ports.ops_url + path).status_code == 404
 
 
-def test_a_dead_engine_fails_the_probes_and_every_request(one_port: Scripted) -> None:
-    one_port.engine.dead = True
-    try:
+def test_a_dead_engine_fails_the_probes_and_every_request() -> None:
+    with scripted() as running:
+        running.engine.dead = True
         for path in ("/livez", "/readyz", "/health"):
-            answer = httpx.get(one_port.url + path)
+            answer = httpx.get(running.url + path)
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_dead")
-        answer = httpx.post(f"{one_port.url}/v1/chat/completions", json=CHAT)
+        answer = httpx.post(f"{running.url}/v1/chat/completions", json=CHAT)
         assert (answer.status_code, answer.json()["error"]["code"]) == (500, "engine_dead")
-    finally:
-        one_port.engine.dead = False
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/health"])
+def test_a_probe_may_ask_for_the_head_alone(one_port: Scripted, path: str) -> None:
+    answer = httpx.head(one_port.url + path)
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
+@pytest.mark.parametrize("path", ["/admin/state", "/admin/drain"])
+def test_admin_routes_are_only_on_a_port_of_their_own(
+    one_port: Scripted, two_ports: Scripted, path: str
+) -> None:
+    method = "POST" if path.endswith("drain") else "GET"
+    for url in (one_port.url, two_ports.url):
+        assert httpx.request(method, url + path).status_code == 404
+
+
+def test_the_state_is_told_to_a_person(two_ports: Scripted) -> None:
+    assert httpx.get(f"{two_ports.ops_url}/admin/state").json() == {
+        "phase": "ready",
+        "stage": None,
+        "in_flight_requests": 0,
+        "pending_sequences": 0,
+        "running_sequences": 0,
+        "engine_stalled_s": 0.0,
+        "drain_left_s": 0.0,
+    }
+
+
+def test_a_drain_that_is_asked_for_settles_first() -> None:
+    with scripted("--server.ops_port=0") as running:
+        chat = f"{running.url}/v1/chat/completions"
+        assert "connection" not in httpx.post(chat, json=CHAT).headers
+        asked = httpx.post(f"{running.ops_url}/admin/drain")
+        assert (asked.status_code, asked.json()["phase"]) == (202, "draining")
+        assert 100 < asked.json()["drain_left_s"] <= 125
+        ready = httpx.get(f"{running.ops_url}/readyz")
+        assert (ready.status_code, ready.json()["error"]["code"]) == (503, "draining")
+        assert httpx.get(f"{running.ops_url}/livez").status_code == 200
+        assert httpx.get(f"{running.ops_url}/health").status_code == 200
+        settling = httpx.post(chat, json=CHAT)
+        assert (settling.status_code, settling.headers["connection"]) == (200, "close")
+
+
+def test_after_settling_requests_are_refused() -> None:
+    with scripted("--server.ops_port=0", "--lifecycle.drain_settle_s=0") as running:
+        httpx.post(f"{running.ops_url}/admin/drain")
+        refused = httpx.post(f"{running.url}/v1/chat/completions", json=CHAT)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+        assert refused.headers["connection"] == "close"
+        assert 1 <= int(refused.headers["retry-after"]) <= 2
+        assert httpx.get(f"{running.ops_url}/health").status_code == 200
+
+
+def test_an_engine_that_hangs_is_not_ready_and_later_not_alive() -> None:
+    limits = ("--lifecycle.stall_timeout_s=0.3", "--lifecycle.dead_after_s=1")
+    with scripted(*limits) as running:
+        running.engine.hand = InHand(1)
+        for path, code in (("/readyz", 503), ("/health", 503), ("/livez", 503)):
+            _eventually(running.url + path, code)
+        # What it had is taken back, which says nothing of the engine; it is asked.
+        running.engine.hand = InHand(0)
+        assert httpx.get(f"{running.url}/readyz").json()["error"]["code"] == "stalled"
+        running.engine.answers.set()
+        for path in ("/readyz", "/health", "/livez"):
+            _eventually(running.url + path, 200)
+
+
+def _eventually(url: str, status: int, within: float = 10.0) -> None:
+    deadline = time.monotonic() + within
+    while httpx.get(url).status_code != status:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(

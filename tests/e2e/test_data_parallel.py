@@ -103,5 +103,12 @@ async def test_what_one_engine_has_is_not_taken_for_the_others(pair: Service, en
     await until_metrics(pair, is_idle, within=5.0)
 
 
+def test_nothing_is_left_of_a_service_that_is_killed(pair: Service) -> None:
+    """The last one: it kills the pair."""
+    assert len(pair.engine_pids()) == len(ENGINES)
+    pair.process.kill()
+    assert pair.left_after(5) == []
+
+
 def _other(engine: str) -> str:
     return ENGINES[1 - ENGINES.index(engine)]

@@ -71,12 +71,14 @@ def only_the_service_listens(service: Service) -> None:
         ("engine.max_modl_len", 512, 2, "did you mean engine.max_model_len"),
         ("engine.model", "/no/such/model", 1, "/no/such/model"),
         ("engine.max_model_len", 999_999_999, 1, "999999999"),
+        # Said by the engine's own process, of which the service sees only the end.
+        ("engine.kv_cache_memory_bytes", 1 << 20, 1, "ValueError: To serve at least one request"),
     ],
 )
 def test_what_cannot_start_ends_with_one_reason(
     start_service: StartService, key: str, value: str | int, status: int, reason: str
 ) -> None:
-    setting = {key.replace(".", "__"): value}
+    setting = {"engine__max_model_len": 16384} | {key.replace(".", "__"): value}
     service = start_service(wait=False, config=None, env=None, **setting)
     assert service.wait(within=120) == status
     last = service.log_text().strip().splitlines()[-1]

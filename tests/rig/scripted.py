@@ -15,7 +15,7 @@ from app.main import create_app
 from app.permit import current_permit
 from app.server import Unsignalled, configuration, listen
 from app.settings import load
-from app.workload import Capacity, DecodingStats, Step
+from app.workload import Capacity, DecodingStats, InHand, Step
 from tests.rig.server import LOOPBACK, free_port
 
 OUTPUT = "<output>"
@@ -32,12 +32,20 @@ class ScriptedEngine:
         self.dead = False
         self.step_age_s: float | None = None
         self.stopped = False
+        self.hand = InHand(0)
+        self.answers = asyncio.Event()
 
     async def warm_up(self) -> None:
         raise AssertionError("a given engine is warm")
 
     def get_decoding_stats(self) -> DecodingStats:
         return DecodingStats()
+
+    def in_hand(self) -> Mapping[int, InHand]:
+        return {0: self.hand}
+
+    async def ping(self) -> None:
+        await self.answers.wait()
 
     capacity = Capacity(slots=4, step_tokens=1024)
 
@@ -87,6 +95,9 @@ class ScriptedEngine:
         }
 
     def shutdown(self) -> None:
+        self.stopped = True
+
+    def kill(self) -> None:
         self.stopped = True
 
 

@@ -1,0 +1,41 @@
+"""Debian's own HAProxy before several services, as a cluster's load balancer."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.rig.server import LOOPBACK, Server, ServerError, free_port
+
+_CONFIG = """\
+defaults
+  mode http
+  timeout connect 2s
+  timeout client 300s
+  timeout server 300s
+frontend clients
+  bind {loopback}:{port}
+  monitor-uri /balancer
+  default_backend services
+backend services
+  balance roundrobin
+  option httpchk GET /readyz
+  default-server check inter 500ms fall 1 rise 1
+"""
+
+
+class HAProxy(Server):
+    """Takes an instance out, and in again, by its `/readyz`, asked twice a second."""
+
+    ready_path = "/balancer"
+
+    def __init__(self, services: Sequence[Server], directory: Path) -> None:
+        program = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
+        if program is None:
+            raise ServerError("haproxy is not installed: deploy/debian.sh haproxy")
+        port, config = free_port(), directory / "haproxy.cfg"
+        lines = [
+            f"  server s{number} {service.url.removeprefix('http://')}\n"
+            for number, service in enumerate(services)
+        ]
+        config.write_text(_CONFIG.format(loopback=LOOPBACK, port=port) + "".join(lines))
+        super().__init__([program, "-db", "-f", str(config)], port, directory / "haproxy.log", {})
