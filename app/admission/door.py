@@ -87,7 +87,9 @@ def decide(cost: int, outlook: Outlook, bounds: Bounds) -> TidegateError | None:
     if outlook.unfinished + cost > bounds.sequences:
         return QueueFull(bounds.reject_status, outlook.first_token_s)
     limit_s = bounds.wait_s if bounds.slo_s is None else bounds.slo_s
-    predicted_s = outlook.first_token_s + (outlook.margin_s if bounds.slo_s is not None else 0.0)
+    # Half of the limit is always left: if nobody waited, nothing better would ever be learned.
+    margin_s = 0.0 if bounds.slo_s is None else min(outlook.margin_s, limit_s / 2)
+    predicted_s = outlook.first_token_s + margin_s
     if not outlook.at_once and predicted_s > limit_s:
         return Overloaded(bounds.reject_status, outlook.first_token_s - limit_s / 2)
     return None
@@ -156,6 +158,7 @@ class Door:
             refusal = self._make_room(sequences, claim, outlook, refusal)
         if refusal is not None:
             self.refused.add(sequences)
+            self.gate.denied(claim)
             raise refusal
         return outlook
 

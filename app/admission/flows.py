@@ -6,6 +6,7 @@ lowest counter is next. A key that comes back from idleness starts at the lowest
 active ones, so that idleness is not saved up.
 """
 
+import math
 from dataclasses import dataclass
 
 PROMPT_WEIGHT = 1.0
@@ -21,6 +22,7 @@ class Flow:
         waiting: accepted sequences that the engine has not been handed.
         live: sequences that it has.
         coming: sequences that were let through and are not in `live` yet.
+        denied_at: when it was last refused for overload, seconds.
 
     """
 
@@ -29,6 +31,7 @@ class Flow:
     waiting: int = 0
     live: int = 0
     coming: int = 0
+    denied_at: float = -math.inf
 
     @property
     def inside(self) -> int:

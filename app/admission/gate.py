@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from app.admission.flows import Flow, Flows
+from app.admission.flows import OUTPUT_WEIGHT, Flow, Flows
 from app.admission.forecast import Margin, Outlook, kv_peak, slot_at
 from app.admission.lengths import Lengths
 from app.admission.line import Line, Lines, Ticket
@@ -17,6 +17,8 @@ RECENT_S = 60.0
 """How long slots are kept for a key or a class that has had no request."""
 SLOTS_EACH = 2
 """Slots that are kept for each class or key that others hold back for."""
+DENIED_S = 2.0
+"""How long a key that was refused counts as one that has more to send."""
 FORECAST_S = 0.02
 """How long a forecast of free slots is good for."""
 
@@ -271,14 +273,17 @@ class Gate:
         return not others or inside <= slots - min(reserve_of(slots), SLOTS_EACH * others)
 
     def _others(self, line: Line, sequences: int, slots: int, now: float) -> int:
-        """How many more urgent classes, and keys with less than their part, were seen lately."""
+        """How many more urgent classes, and keys with less than half their part, were seen lately.
+
+        One that has more is not waiting for a slot to be kept for it: it sends all the time.
+        """
         lines = list(self.lines.recent(now, RECENT_S))
         urgent = {other.priority for other in lines if other.priority < line.priority}
         flows = {other.flow for other in lines}
         part = max(1.0, slots / max(1, len(flows)))
         if line.flow.inside == 0 or line.flow.inside + sequences <= part:
             return len(urgent)
-        small = sum(flow is not line.flow and flow.inside < part for flow in flows)
+        small = sum(flow is not line.flow and flow.inside < part / 2 for flow in flows)
         return len(urgent) + small
 
     def _fits_cache(self, dispatch: Dispatch, room: Room) -> bool:
@@ -361,7 +366,7 @@ class Gate:
         if self._capacity is None:
             return Outlook(self.ledger.unfinished, at_once=True, first_token_s=0.0, margin_s=0.0)
         line = self.line_of(claim)
-        ahead = self.lines.ahead_of(line)
+        ahead = self.lines.ahead_of(line) + self._owed(line)
         free, remaining_s = self._slots()
         if any(other.tickets and other.rank <= line.rank for other in self.lines.all()):
             free = min(free, 0)  # whatever is free, the gate has not let the first of them through
@@ -373,6 +378,28 @@ class Gate:
             first_token_s=wait_s + self.pace.start_s(tokens),
             margin_s=self.margin.seconds(self.ledger.clock()),
         )
+
+    def denied(self, claim: Claim) -> None:
+        """A request was refused for overload."""
+        self.flows.of(claim.key).denied_at = self.ledger.clock()
+
+    def _owed(self, line: Line) -> int:
+        """Sequences by which keys that were just refused are behind: theirs will go first.
+
+        Without it, the places that free up at the door would go to keys by how often they ask. A
+        fifth of the slots is let be: chance alone brings so much, and holding back costs.
+        """
+        assert self._capacity is not None
+        let_be = self._capacity.slots // 5
+        since = self.ledger.clock() - DENIED_S
+        each = OUTPUT_WEIGHT * max(1.0, self.lengths.remaining(0, None))
+        behind = {
+            other.flow
+            for other in self.lines.all()
+            if other.priority == line.priority and other.flow.denied_at >= since
+        }
+        debts = (int((line.flow.served - flow.served) / each) for flow in behind)
+        return sum(max(0, debt - let_be) for debt in debts)
 
     def first_token(self, permit: Permit) -> None:
         """A request has its first token: how good was the prediction?"""

@@ -1,6 +1,7 @@
 """Order, fairness and bounds of the queue, with a simulated engine and clock."""
 
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -168,6 +169,32 @@ async def test_two_floods_share_the_tokens_served() -> None:
     await world.run(30.0, flood)
     a, b = world.served["a"], world.served["b"]
     assert abs(a - b) <= 0.1 * max(a, b)
+
+
+@pytest.mark.parametrize("more", [1.0, 3.0, 10.0])
+async def test_two_floods_share_it_also_when_hardly_anyone_may_wait(more: float) -> None:
+    """One asks so many times as often as the other, and that already for all of the engine."""
+    served = await flooded({"a": 16.0 * more, "b": 16.0})
+    assert abs(served["a"] - served["b"]) <= 0.1 * max(served.values())
+    # Nothing is left idle for it.
+    alone = await flooded({"a": 16.0 * (more + 1)})
+    assert served.total() >= 0.95 * alone.total()
+
+
+async def flooded(rates: dict[str, float]) -> Counter[str]:
+    """Tokens served of keys that send at these rates, when 16 sequences a second are served."""
+    dice = random.Random(1)
+    world = World(slots=16, max_pending=64, slo_s=0.5)
+    due = dict.fromkeys(rates, 0.0)
+
+    def arrive(now: float) -> None:
+        for key, rate in rates.items():
+            while due[key] <= now:
+                world.send(key=key, length=100)
+                due[key] += dice.expovariate(rate)
+
+    await world.run(30.0, arrive)
+    return world.served
 
 
 async def test_one_at_a_time_beside_a_flood_hardly_waits() -> None:

@@ -87,13 +87,22 @@ async def test_one_that_hangs_for_good_is_not_alive(service: Service) -> None:
 
 
 async def test_a_dead_engine_ends_all_requests_and_the_service(service: Service) -> None:
-    async with hold(service, 2 * SLOTS, started=SLOTS) as streams:
+    whole = {"model": "tiny", "prompt": "hello", "max_tokens": 8}
+    async with (
+        hold(service, 2 * SLOTS - 2, started=SLOTS) as streams,
+        service.async_client() as http,
+    ):
+        posts = (http.post("/v1/completions", json=whole) for _ in range(2))
+        tasks = [asyncio.create_task(post) for post in posts]
         await until_metrics(service, lambda s: total(s, "vllm_pending_requests") == SLOTS)
         killed = time.monotonic()
         os.kill(service.engine_pids()[0], signal.SIGKILL)
         await streams.finish(within=5)
+        answers = await asyncio.gather(*tasks)
         assert time.monotonic() < killed + 5
-        assert [told(stream) for stream in streams] == ["engine_dead"] * 2 * SLOTS
+        assert [told(stream) for stream in streams] == ["engine_dead"] * (2 * SLOTS - 2)
+        assert [answer.status_code for answer in answers] == [500, 500]
+        assert {answer.json()["error"]["code"] for answer in answers} == {"engine_dead"}
     assert await asyncio.to_thread(service.wait, 15) not in (0, None)
     assert service.left_after(5) == []
 
