@@ -6,10 +6,12 @@ from typing import Protocol
 from pydantic_core import to_json
 from starlette.types import Send
 
-# One choice with text, no end and no counts, as vllm renders it for completions and for chat.
+# One choice with a text and nothing else that is not null, as vllm renders it for completions and
+# for chat.
 _CHUNK = re.compile(
     r'(data: \{"id":.*?,"choices":\[\{"index":)(\d+)'
-    r'(,"(?:text|delta":\{"content)":)"(?:[^"\\]|\\.)*"(.*"finish_reason":null.*\})'
+    r'(,"(?:text|delta":\{"content)":)"(?:[^"\\]|\\.)*"'
+    r'(\}?(?:,"\w+":null)+\}\](?:,"\w+":null)*\})'
 )
 
 
@@ -45,8 +47,7 @@ class ShortWay:
         last = sent.removesuffix("\n\n").rpartition("\n\n")[2]
         if (found := _CHUNK.fullmatch(last)) is not None:
             before, _, middle, after = found.groups()
-            if '"usage":{' not in after:
-                self._pattern = before, middle.encode(), after.encode() + b"\n\n"
+            self._pattern = before, middle.encode(), after.encode() + b"\n\n"
 
     def end(self) -> None:
         """Nothing is pushed from now on."""

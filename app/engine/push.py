@@ -55,7 +55,7 @@ def is_plain(call: Call, args: argparse.Namespace, parser: type[Parser] | None) 
 
 
 def _passes_on(parser: type[Parser], request: ChatCompletionRequest) -> bool:
-    """Whether a parser makes of each text a delta with that text: without tools, and no thoughts."""
+    """Whether a parser makes of each text a delta with that text: no tools, no thoughts."""
     return (
         parser.parse_delta is DelegatingParser.parse_delta
         and parser.reasoning_parser_cls is None

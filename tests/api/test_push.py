@@ -79,6 +79,8 @@ def test_of_several_chunks_the_last_is_the_pattern() -> None:
         ROLE,
         TEXT.replace('"finish_reason":null', '"finish_reason":"stop"'),
         TEXT.replace("}]}", '}],"usage":{"prompt_tokens":1}}'),
+        TEXT.replace('"logprobs":null', '"logprobs":{"tokens":["x"]}'),
+        TEXT.replace('"stop_reason":null', '"prompt_token_ids":[1,2]'),
         "data: [DONE]\n\n",
         ": keep-alive\n\n",
         'data: {"error":{"message":"text","code":null}}\n\n',
