@@ -20,7 +20,12 @@ serve: venv system model ## install, prepare the model, serve (CONFIG=config/…
 	@exec $(PYTHON) -m app $(if $(CONFIG),--config '$(CONFIG)') $(ARGS)
 
 test: venv-test system-test ## install what is missing and run the whole suite
+ifdef ARGS
 	@exec $(PYTHON) -m pytest $(ARGS)
+else
+	@$(PYTHON) -m pytest -n 2 --dist loadfile -m 'not quiet'
+	@$(PYTHON) -m pytest -m quiet
+endif
 
 check: venv-test ## formatter, linter, types, architecture; starts no engine
 	$(PYTHON) -m ruff format --check $(SOURCES)

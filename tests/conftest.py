@@ -13,6 +13,7 @@ from tests.rig.peer import Peer
 from tests.rig.service import Server, Service, Setting, tiny_settings
 
 SERVERS = {"service", "start_service", "start_module_service", "peer"}
+QUIET = {"loadtest", "test_admission.py", "test_batching.py", "test_metrics_truth.py"}
 
 
 class StartService:
@@ -48,8 +49,10 @@ class StartService:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever uses a server runs the engine."""
+    """Whatever uses a server runs the engine, and a harness that measures wants to be alone."""
     for item in items:
+        if QUIET & set(item.path.parts):
+            item.add_marker(pytest.mark.quiet)
         if SERVERS & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.engine)
 
