@@ -85,7 +85,9 @@ def test_the_environment_is_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     server.close()
 
 
-@pytest.mark.parametrize(("parent", "seconds"), [(os.getpid(), "2"), (2**22 + 1, "60")])
+@pytest.mark.parametrize(
+    ("parent", "seconds"), [(os.getpid(), "2"), (2**22 + 1, "60")], ids=["late", "orphaned"]
+)
 def test_the_reaper_ends_what_is_left(parent: int, seconds: str) -> None:
     with subprocess.Popen([sys.executable, "-c", SLEEPER], start_new_session=True) as group:
         command = ["/bin/sh", "-c", REAPER, "reaper", str(parent), str(group.pid), seconds]

@@ -31,8 +31,14 @@ ROUTES = tuple(GOOD)
 GENERATIVE = (COMPLETIONS, CHAT, RESPONSES, MESSAGES)
 ANTHROPIC = (MESSAGES, COUNT_TOKENS)
 
-ABSENT = object()
-"""As a value in `body`: the field is left out."""
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "absent"
+
+
+ABSENT = _Absent()
+"""As a value in `body`: the field is left out. Its name is the same in every process."""
 
 MAX_ERROR_BYTES = 10_000
 
