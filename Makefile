@@ -23,8 +23,8 @@ test: venv-test system-test ## install what is missing and run the whole suite
 ifdef ARGS
 	@exec $(PYTHON) -m pytest $(ARGS)
 else
-	@$(PYTHON) -m pytest -n 2 --dist loadfile -m 'not quiet'
-	@$(PYTHON) -m pytest -m quiet
+	@$(PYTHON) -m pytest -n 2 --dist loadfile -m beside
+	@$(PYTHON) -m pytest -m 'not beside'
 endif
 
 check: venv-test ## formatter, linter, types, architecture; starts no engine

@@ -13,7 +13,16 @@ from tests.rig.peer import Peer
 from tests.rig.service import Server, Service, Setting, tiny_settings
 
 SERVERS = {"service", "start_service", "start_module_service", "peer"}
-QUIET = {"loadtest", "test_admission.py", "test_batching.py", "test_metrics_truth.py"}
+BESIDE = {
+    "test_start",
+    "test_stop",
+    "test_multi_node",
+    "test_tracing",
+    "test_embedded",
+    "test_embeddings",
+    "test_rig",
+    "test_logs",
+}
 
 
 class StartService:
@@ -49,10 +58,10 @@ class StartService:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever uses a server runs the engine, and a harness that measures wants to be alone."""
+    """Whatever uses a server runs the engine; `make test` runs two files of BESIDE at a time."""
     for item in items:
-        if QUIET & set(item.path.parts):
-            item.add_marker(pytest.mark.quiet)
+        if item.path.stem in BESIDE:
+            item.add_marker(pytest.mark.beside)
         if SERVERS & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.engine)
 

@@ -23,6 +23,8 @@ CASES = [
     (errors.EngineDead(), 500, "engine_dead"),
     (errors.EngineAborted(), 500, "engine_aborted"),
     (errors.Starting("loading"), 503, "starting"),
+    (errors.Draining(), 503, "draining"),
+    (errors.Stalled(31.0), 503, "stalled"),
     (errors.QueueTimeout(30.0), 503, "queue_timeout"),
     (errors.QueueFull(429, 1.0), 429, "queue_full"),
     (errors.Overloaded(503, 1.0), 503, "overloaded"),

@@ -15,7 +15,6 @@ from app.admission.door import Cost, Door
 from app.api.body import read_json_body
 from app.api.context import Exchange, exchange_of
 from app.api.disconnect import unless_disconnected
-from app.api.push import ShortWay
 from app.api.sse import Grammar, grammar_of, is_comment
 from app.auth.keys import Key
 from app.auth.limits import Limiter
@@ -171,17 +170,10 @@ class Work:
         self.send = send
         # Of the stream whose status has been sent.
         self.grammar: Grammar | None = None
-        self.way = ShortWay(send, exchange.flow)
 
     async def do(self, request: Request) -> None:
         try:
-            await self._do(request)
-        finally:
-            self.way.end()
-
-    async def _do(self, request: Request) -> None:
-        try:
-            result = await self.engine.run(self.call, request, self.way)
+            result = await self.engine.run(self.call, request)
         except TidegateError as error:
             # The handler's error may only be what followed from the first failure.
             raise self.permit.failure or error from error
@@ -207,7 +199,6 @@ class Work:
             async for text in chunks:
                 await self._start_stream(grammar)
                 await self._send_chunk(text, more=True)
-                self.way.learn(text)
         await self._start_stream(grammar)
         await self._send_chunk("", more=False)
 
@@ -228,14 +219,11 @@ class Work:
     async def _send_chunk(self, text: str, *, more: bool) -> None:
         # A lone surrogate cannot be sent; it is what the engine made of broken bytes.
         body = text.encode("utf-8", "replace")
-        self.way.sending = True
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
                 await self.send({"type": "http.response.body", "body": body, "more_body": more})
         except TimeoutError:
             raise ClientDisconnected from None
-        finally:
-            self.way.sending = False
 
     def _blame(self, failure: TidegateError | None) -> TidegateError | None:
         """What a handler trips over once there is an output is not the request's fault."""
