@@ -19,8 +19,6 @@ SLOTS_EACH = 2
 """Slots that are kept for each class or key that others hold back for."""
 DENIED_S = 2.0
 """How long a key that was refused counts as one that has more to send."""
-LEAST_LEFT = 0.1
-"""The smallest part of the slots that a class is expected to get."""
 FORECAST_S = 0.02
 """How long a forecast of free slots is good for."""
 
@@ -150,7 +148,7 @@ class Gate:
         if not permit.sequences:
             return
         line = self.line_of(permit.claim)
-        line.came(self.ledger.clock(), permit.sequences)
+        line.seen_at = self.ledger.clock()
         self._seen[permit] = (line, 0, 0)
         self._count(permit)
 
@@ -373,7 +371,7 @@ class Gate:
         if any(other.tickets and other.rank <= line.rank for other in self.lines.all()):
             free = min(free, 0)  # whatever is free, the gate has not let the first of them through
         service_s = self.lengths.remaining(0, None) * self.pace.token_s
-        wait_s = slot_at(ahead, free, remaining_s, service_s) / self._left_over(line, service_s)
+        wait_s = slot_at(ahead, free, remaining_s, service_s)
         return Outlook(
             unfinished=self.ledger.unfinished,
             at_once=ahead < free,
@@ -402,15 +400,6 @@ class Gate:
         }
         debts = (int((line.flow.served - flow.served) / each) for flow in behind)
         return sum(max(0, debt - let_be) for debt in debts)
-
-    def _left_over(self, line: Line, service_s: float) -> float:
-        """Share of the slots that more urgent requests, which are still to come, will leave."""
-        assert self._capacity is not None
-        now = self.ledger.clock()
-        urgent = sum(
-            other.rate(now) for other in self.lines.all() if other.priority < line.priority
-        )
-        return max(LEAST_LEFT, 1.0 - urgent * service_s / self._capacity.slots)
 
     def first_token(self, permit: Permit) -> None:
         """A request has its first token: how good was the prediction?"""

@@ -1,7 +1,6 @@
 """The queue: who is next, by priority class, then fair share, then arrival."""
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -11,8 +10,6 @@ from app.permit import Dispatch
 
 MOST_URGENT = 32
 """Priorities beyond it, on either side, are of one class: clients could make any number of them."""
-RATE_S = 5.0
-"""What was accepted so long ago counts for 1/e in a line's rate."""
 AGED_EVERY = 8
 """One grant in so many goes to whoever has waited longest, if that is long."""
 
@@ -34,7 +31,7 @@ class Line:
     Attributes:
         waiting: accepted sequences that the engine has not been handed, those included whose
             prompt is being tokenised and that have no ticket yet.
-        seen_at: when its last request was accepted, seconds.
+        seen_at: when its last request came, seconds.
 
     """
 
@@ -43,16 +40,6 @@ class Line:
     waiting: int = 0
     seen_at: float = 0.0
     tickets: "deque[Ticket]" = field(default_factory=deque)
-    _rate: float = 0.0
-
-    def came(self, now: float, sequences: int) -> None:
-        """Note that a request was accepted."""
-        self._rate = self.rate(now) + sequences / RATE_S
-        self.seen_at = now
-
-    def rate(self, now: float) -> float:
-        """Sequences accepted a second, of late."""
-        return self._rate * math.exp((self.seen_at - now) / RATE_S)
 
     @property
     def rank(self) -> tuple[int, float, int]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.admission.gate import Room, lookahead_of, reserve_of
 from app.errors import QueueFull, QueueTimeout
 from app.workload import Capacity, DecodingStats
-from tests.admission.simulated import STEP_S, Request, World
+from tests.admission.simulated import STEP_S, World
 
 
 @pytest.mark.parametrize(
@@ -195,29 +195,6 @@ async def flooded(rates: dict[str, float]) -> Counter[str]:
 
     await world.run(30.0, arrive)
     return world.served
-
-
-@pytest.mark.parametrize("urgent", [0.1, 0.4, 0.7])
-async def test_who_is_overtaken_is_told_beforehand(urgent: float) -> None:
-    """The urgent class needs so much of the engine; the other asks for twice of all of it."""
-    dice = random.Random(2)
-    world = World(slots=16, max_pending=64, slo_s=0.5)
-    rates, due = {-1: 16.0 * urgent, 0: 32.0}, {-1: 0.0, 0: 0.0}
-    sent: list[Request] = []
-
-    def arrive(now: float) -> None:
-        for priority, rate in rates.items():
-            while due[priority] <= now:
-                sent.append(world.send(priority=priority, length=100))
-                due[priority] += dice.expovariate(rate)
-
-    await world.run(40.0, arrive)
-    begun = [r for r in sent if r.first_at is not None and r.at > 10.0]
-    late = [r for r in begun if (r.first_at or 0) - r.at > 0.5]
-    assert len(late) <= 0.1 * len(begun)
-    # An eighth of the slots is kept for the urgent.
-    assert len(begun) >= 0.97 * (16 - 2) * 30
-    assert any(r.priority == 0 for r in begun)
 
 
 async def test_one_at_a_time_beside_a_flood_hardly_waits() -> None:

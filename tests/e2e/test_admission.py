@@ -547,7 +547,7 @@ def cramped(
 ) -> Service:
     """Only for those who have a key."""
     keys = tmp_path_factory.mktemp("keys") / "keys.yaml"
-    keys.write_text(f"{ENTRY}- name: bob\n  sha256: {OTHER}\n")
+    keys.write_text(f"{ENTRY}  priority: -5\n- name: bob\n  sha256: {OTHER}\n")
     return start_module_service(
         auth__keys_file=keys,
         server__ops_port=free_port(),
