@@ -17,7 +17,7 @@ from app.auth.file import entry_of
 from app.auth.keys import new_key
 from app.drain import NoService, drain
 from app.engine.environment import prepared
-from app.engine.failures import StartFailed
+from app.engine.failures import in_a_line
 from app.main import create_app, keyring_of
 from app.server import configuration, listen, ports, serve
 from app.settings import LoggingSettings, Settings, SettingsError, describe, dump, load
@@ -91,9 +91,7 @@ def report(failure: BaseException | None, failed: bool) -> int:
         print(f"tidegate: {failure}", file=sys.stderr)
         return USAGE_ERROR
     if failure is not None:
-        said = f"{type(failure).__name__}: {failure}"
-        reason = str(failure) if isinstance(failure, StartFailed) else " ".join(said.split())
-        logger.error("the engine did not start: %s", reason)
+        logger.error("the engine did not start: %s", in_a_line(failure))
         # What was not written for people needs its traceback to be understood.
         told = isinstance(failure, OSError | ValueError | RuntimeError)
         logger.log(logging.DEBUG if told else logging.ERROR, "the cause", exc_info=failure)

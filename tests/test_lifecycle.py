@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from app.errors import Draining, EngineDead, Stalled, Starting
 from app.lifecycle import Drain, DrainStep, Lifecycle, Phase, Stage, can_become
 from app.settings import LifecycleSettings
+from tests.rig.clock import Clock
 
 ALLOWED = {
     (Phase.STARTING, Phase.READY),
@@ -22,17 +23,9 @@ ALLOWED = {
 }
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(100.0)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from app.errors import ClientDisconnected, EngineDead, InvalidValue, TidegateError
 from app.permit import Ledger, current_permit
+from tests.rig.clock import Clock
 
 
 class Counts:
@@ -29,13 +30,6 @@ class Counts:
 
     def prediction_error(self, route: str, seconds: float) -> None:
         raise AssertionError("nobody predicts here")
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -390,14 +390,18 @@ class Gate:
         fifth of the slots is let be: chance alone brings so much, and holding back costs.
         """
         assert self._capacity is not None
-        let_be = self._capacity.slots // 5
         since = self.ledger.clock() - DENIED_S
-        each = OUTPUT_WEIGHT * max(1.0, self.lengths.remaining(0, None))
         behind = {
             other.flow
             for other in self.lines.all()
-            if other.priority == line.priority and other.flow.denied_at >= since
+            if other.priority == line.priority
+            and other.flow is not line.flow
+            and other.flow.denied_at >= since
         }
+        if not behind:
+            return 0
+        let_be = self._capacity.slots // 5
+        each = OUTPUT_WEIGHT * max(1.0, self.lengths.remaining(0, None))
         debts = (int((line.flow.served - flow.served) / each) for flow in behind)
         return sum(max(0, debt - let_be) for debt in debts)
 

@@ -157,19 +157,21 @@ def priority_of(call: Call, headers: Headers) -> int:
         raise InvalidValue(f"{PRIORITY_HEADER} must be an integer.", PRIORITY_HEADER) from None
 
 
+@dataclass
 class Work:
-    """What is cancelled as a whole when the client leaves: the engine's run and the sending."""
+    """What is cancelled as a whole when the client leaves: the engine's run and the sending.
 
-    def __init__(
-        self, engine: Engine, call: Call, permit: Permit, exchange: Exchange, send: Send
-    ) -> None:
-        self.engine = engine
-        self.call = call
-        self.permit = permit
-        self.exchange = exchange
-        self.send = send
-        # Of the stream whose status has been sent.
-        self.grammar: Grammar | None = None
+    Attributes:
+        grammar: of the stream whose status has been sent.
+
+    """
+
+    engine: Engine
+    call: Call
+    permit: Permit
+    exchange: Exchange
+    send: Send
+    grammar: Grammar | None = None
 
     async def do(self, request: Request) -> None:
         try:

@@ -40,22 +40,19 @@ def ops_router(ops: Ops) -> APIRouter:
     @router.get("/livez")
     async def livez(request: Request) -> Response:
         exchange_of(request.scope).route = "livez"
-        ops.observe()
-        return _probed(lifecycle.unalive(), JSONResponse({"status": "alive"}))
+        return _probed(ops, lifecycle.unalive, JSONResponse({"status": "alive"}))
 
     @router.head("/readyz", include_in_schema=False)
     @router.get("/readyz")
     async def readyz(request: Request) -> Response:
         exchange_of(request.scope).route = "readyz"
-        ops.observe()
-        return _probed(lifecycle.unready(), JSONResponse({"status": "ready"}))
+        return _probed(ops, lifecycle.unready, JSONResponse({"status": "ready"}))
 
     @router.head("/health", include_in_schema=False)
     @router.get("/health")
     async def health(request: Request) -> Response:
         exchange_of(request.scope).route = "health"
-        ops.observe()
-        return _probed(lifecycle.unhealthy(), Response())
+        return _probed(ops, lifecycle.unhealthy, Response())
 
     @router.get("/metrics")
     async def metrics(request: Request) -> Response:
@@ -81,7 +78,9 @@ def admin_router(ops: Ops) -> APIRouter:
         exchange_of(request.scope).route = "admin"
         ops.lifecycle.begin_drain()
         nothing_to_drain = ops.lifecycle.unhealthy() if ops.lifecycle.drain is None else None
-        return _probed(nothing_to_drain, JSONResponse(state_of(ops), 202))
+        if nothing_to_drain is not None:
+            return _unavailable(nothing_to_drain)
+        return JSONResponse(state_of(ops), 202)
 
     return router
 
@@ -100,7 +99,10 @@ def state_of(ops: Ops) -> dict[str, Any]:
     }
 
 
-def _probed(error: TidegateError | None, well: Response) -> Response:
+def _probed(ops: Ops, wrong: Callable[[], TidegateError | None], well: Response) -> Response:
+    """What a probe is told of this very moment."""
+    ops.observe()
+    error = wrong()
     return well if error is None else _unavailable(error)
 
 

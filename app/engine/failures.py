@@ -20,6 +20,12 @@ class StartFailed(RuntimeError):
     """The engine did not start; the message is the reason, as its process had it."""
 
 
+def in_a_line(error: BaseException | None) -> str:
+    """What to tell of an error: its type and text, or the reason that it hands on."""
+    said = str(error) if isinstance(error, StartFailed) else f"{type(error).__name__}: {error}"
+    return " ".join(said.split())
+
+
 @contextmanager
 def first_reason(file: Path) -> Iterator[None]:
     """Keep the reasons of failures inside; what is raised then is the first of them.
@@ -64,10 +70,8 @@ class StartFailures(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if not record.exc_info or _SAYS not in record.getMessage() or not self.file.exists():
             return True
-        error = record.exc_info[1]
         if self.file.stat().st_size == 0:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            self.file.write_text(reason, encoding="utf-8")
+            self.file.write_text(in_a_line(record.exc_info[1]), encoding="utf-8")
         if isinstance(sys.stderr, Stderr):
             sys.stderr.told = True
         return _debugging()

@@ -40,17 +40,21 @@ class StatsRecorder:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.steps: dict[int, StepStats] = {}
-        self.last_step_at: float | None = None
         self.last_step_of: dict[int, float] = {}
         self.listeners: list[Callable[[Step], None]] = []
         self.failures = 0
+
+    @property
+    def last_step_at(self) -> float | None:
+        """When any engine made its last step, by the clock."""
+        return max(self.last_step_of.values(), default=None)
 
     def stat_logger(self, vllm_config: VllmConfig, engine_index: int = 0) -> StatLoggerBase:
         """The factory that vllm's `stat_loggers=` asks for, called once per engine."""
         return _StatLogger(vllm_config, engine_index, self)
 
     def store(self, engine_index: int, stats: Any, iteration: Any) -> None:
-        self.last_step_at = self.last_step_of[engine_index] = self.clock()
+        self.last_step_of[engine_index] = self.clock()
         if stats is not None:
             waiting = stats.num_waiting_reqs
             last = self.steps.get(engine_index)
@@ -67,7 +71,7 @@ class StatsRecorder:
 
     def _report(self, engine_index: int, running: int, iteration: Any) -> None:
         generated = iteration.num_generation_tokens if iteration is not None else 0
-        step = Step(engine_index, self.last_step_at or 0.0, running, generated)
+        step = Step(engine_index, self.last_step_of[engine_index], running, generated)
         for listener in self.listeners:
             listener(step)
 

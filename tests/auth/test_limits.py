@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from app.auth.limits import LIMIT_HEADERS, Limiter, Usage, decide, duration
 from app.errors import InvalidValue, QueueFull, QueueTimeout, RateLimited, TidegateError
+from tests.rig.clock import Clock
 from tests.rig.keys import OTHER, key
 
 
@@ -90,14 +91,6 @@ def test_durations_are_written_as_openai_does(seconds: float, text: str) -> None
     assert duration(seconds) == text
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @dataclass
 class Used:
     prompt_tokens: int = 0
@@ -108,7 +101,7 @@ class Desk:
     """A limiter on a clock of its own, and the requests of one key."""
 
     def __init__(self, **limits: int) -> None:
-        self.clock = Clock()
+        self.clock = Clock(1000.0)
         self.limiter = Limiter(self.clock)
         self.key = key(**limits)
 

@@ -9,8 +9,9 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.rig.debian import program
 from tests.rig.metrics_page import PAGE, page
-from tests.rig.prometheus import Labels, Prometheus, tool
+from tests.rig.prometheus import Labels, Prometheus
 from tests.rig.service import Samples, Service, until
 
 OURS = ("vllm_", "tidegate_")
@@ -152,7 +153,7 @@ def test_promtool_has_no_complaint_about_our_own_series(used: Service) -> None:
 
 def promtool(text: str) -> tuple[int, str]:
     ran = subprocess.run(
-        [tool("promtool"), "check", "metrics"],
+        [program("promtool", "prometheus"), "check", "metrics"],
         input=text,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

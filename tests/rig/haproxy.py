@@ -1,10 +1,10 @@
 """Debian's own HAProxy before several services, as a cluster's load balancer."""
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.rig.server import LOOPBACK, Server, ServerError, free_port
+from tests.rig.debian import program
+from tests.rig.server import LOOPBACK, Server, free_port
 
 _CONFIG = """\
 defaults
@@ -29,13 +29,12 @@ class HAProxy(Server):
     ready_path = "/balancer"
 
     def __init__(self, services: Sequence[Server], directory: Path) -> None:
-        program = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
-        if program is None:
-            raise ServerError("haproxy is not installed: deploy/debian.sh haproxy")
         port, config = free_port(), directory / "haproxy.cfg"
         lines = [
             f"  server s{number} {service.url.removeprefix('http://')}\n"
             for number, service in enumerate(services)
         ]
         config.write_text(_CONFIG.format(loopback=LOOPBACK, port=port) + "".join(lines))
-        super().__init__([program, "-db", "-f", str(config)], port, directory / "haproxy.log", {})
+        super().__init__(
+            [program("haproxy"), "-db", "-f", str(config)], port, directory / "haproxy.log", {}
+        )

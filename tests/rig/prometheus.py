@@ -1,12 +1,12 @@
 """Debian's own Prometheus, scraping one server."""
 
-import shutil
 from pathlib import Path
 from typing import TypeAlias
 
 import httpx
 
-from tests.rig.server import LOOPBACK, Server, ServerError, free_port
+from tests.rig.debian import program
+from tests.rig.server import LOOPBACK, Server, free_port
 
 Labels: TypeAlias = frozenset[tuple[str, str]]
 
@@ -21,14 +21,6 @@ scrape_configs:
 """
 
 
-def tool(name: str) -> str:
-    """The path of `prometheus` or `promtool`, which `make test` installs."""
-    path = shutil.which(name)
-    if path is None:
-        raise ServerError(f"{name} is not installed: deploy/debian.sh prometheus")
-    return path
-
-
 class Prometheus(Server):
     """Scrapes each second; its first sample comes some six seconds after the start."""
 
@@ -38,7 +30,7 @@ class Prometheus(Server):
         port, config = free_port(), directory / "prometheus.yml"
         config.write_text(_CONFIG.format(target=scraped.ops_url.removeprefix("http://")))
         command = [
-            tool("prometheus"),
+            program("prometheus"),
             f"--config.file={config}",
             f"--storage.tsdb.path={directory / 'data'}",
             f"--web.listen-address={LOOPBACK}:{port}",
