@@ -5,9 +5,12 @@ signal ends the service at once: so the hook does not return before there is not
 """
 
 import signal
+import time
 from collections.abc import Sequence
 
 import psutil
+
+_EVERY_S = 0.1
 
 
 class NoService(Exception):
@@ -25,8 +28,14 @@ def drain(pid: int | None = None) -> None:
 
     """
     process = service() if pid is None else _process(pid)
-    process.send_signal(signal.SIGTERM)
-    process.wait()
+    try:
+        process.send_signal(signal.SIGTERM)
+        while not _ended(process):
+            time.sleep(_EVERY_S)
+    except psutil.NoSuchProcess:
+        return
+    except psutil.AccessDenied:
+        raise NoService(f"process {process.pid} is another user's") from None
 
 
 def service() -> psutil.Process:
@@ -61,6 +70,15 @@ def serves(command: Sequence[str]) -> bool:
 
 def _process(pid: int) -> psutil.Process:
     try:
-        return psutil.Process(pid)
+        process = psutil.Process(pid)
+        command = process.cmdline()
     except psutil.NoSuchProcess:
         raise NoService(f"there is no process {pid}") from None
+    if not serves(command):
+        raise NoService(f"process {pid} is no service")
+    return process
+
+
+def _ended(process: psutil.Process) -> bool:
+    """Whether it has ended, also when nobody has waited for it yet."""
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE

@@ -97,7 +97,8 @@ class Lifecycle:
     Attributes:
         stage: while starting.
         in_flight: requests for the engine that are in hand.
-        stalled_s: how long the engine has had work and made no step.
+        stalled_s: how long an engine has had work and made no step.
+        stuck_s: how long all that have work have made none.
         drain: set when it has begun.
 
     """
@@ -111,6 +112,7 @@ class Lifecycle:
         self.stage = Stage.IMPORTING
         self.in_flight = 0
         self.stalled_s = 0.0
+        self.stuck_s = 0.0
         self.drain: Drain | None = None
 
     def become(self, phase: Phase) -> None:
@@ -144,11 +146,6 @@ class Lifecycle:
         return self.phase not in (Phase.STARTING, Phase.READY)
 
     @property
-    def hopeless(self) -> bool:
-        """Whether the engine has been stuck for so long that a restart is all that helps."""
-        return self.stalled_s >= self.settings.dead_after_s
-
-    @property
     def drain_left_s(self) -> float:
         """Time until what is in flight is cut; 0 when there is no drain."""
         return 0.0 if self.drain is None else max(0.0, self.drain.ends_at - self.clock())
@@ -157,7 +154,8 @@ class Lifecycle:
         """What the drain does now; None when there is none."""
         if self.drain is None:
             return None
-        return self.drain.step(self.clock(), self.in_flight, hopeless=self.hopeless)
+        hopeless = self.stuck_s >= self.settings.dead_after_s
+        return self.drain.step(self.clock(), self.in_flight, hopeless=hopeless)
 
     def refusal(self) -> TidegateError | None:
         """Why no request can be taken now; None when one can."""
@@ -171,16 +169,14 @@ class Lifecycle:
 
     def unhealthy(self) -> TidegateError | None:
         """Why the engine does not serve, whoever asks: `/health`. A drain is no reason."""
-        if (ended := self._ended()) is not None:
-            return ended
-        stalled = self.stalled_s >= self.settings.stall_timeout_s
-        return Stalled(self.stalled_s) if stalled else None
+        return self._ended() or self._stalled(self.settings.stall_timeout_s)
 
     def unalive(self) -> TidegateError | None:
         """Why a restart is needed: `/livez`."""
-        if self.phase is Phase.FAILED:
-            return EngineDead()
-        return Stalled(self.stalled_s) if self.hopeless else None
+        return EngineDead() if self.failed else self._stalled(self.settings.dead_after_s)
+
+    def _stalled(self, limit_s: float) -> TidegateError | None:
+        return Stalled(self.stalled_s) if self.stalled_s >= limit_s else None
 
     def _ended(self) -> TidegateError | None:
         match self.phase:

@@ -141,10 +141,13 @@ class Service:
             return
         if engine.dead:
             self.lifecycle.become(Phase.FAILED)
-            self.gate.open()
+            self.ledger.cut(EngineDead())
             return
+        if self.lifecycle.phase is Phase.STARTING:
+            return  # its first step may compile for minutes
         self.progress.observe(self.lifecycle.clock(), engine.in_hand())
         self.lifecycle.stalled_s = self.progress.stalled_s
+        self.lifecycle.stuck_s = self.progress.stuck_s
         if self.progress.unsure and self._question is None:
             self._question = asyncio.create_task(self._ask(engine))
 
@@ -172,8 +175,13 @@ class Service:
     def cut(self) -> None:
         """End what is in flight with an error."""
         unfinished = "The server is shutting down and could not finish this request."
-        for permit in list(self.ledger.permits):
-            permit.cut(Draining(unfinished))
+        self.ledger.cut(Draining(unfinished))
+
+    def hurry(self) -> None:
+        """Leave the engine no time, also when its shutdown has begun."""
+        self.hurried = True
+        if self.engine is not None and self.lifecycle.phase is Phase.STOPPED:
+            threading.Thread(target=self.engine.kill, daemon=True).start()
 
     def snapshot(self) -> Snapshot:
         """The state for the gauges: the ledger's counts, and of those what the engine runs."""

@@ -345,6 +345,7 @@ class Ledger:
         self.gate: Gate = OpenGate()
         self.unfinished = 0
         self.permits: dict[Permit, None] = {}
+        self.closed: TidegateError | None = None
         self.dispatches: dict[Dispatch, None] = {}
 
     @contextmanager
@@ -377,6 +378,8 @@ class Ledger:
             self.unfinished += sequences
         self.permits[permit] = None
         self.gate.accepted(permit)
+        if self.closed is not None:
+            permit.cut(self.closed)
         token = current_permit.set(permit)
         try:
             yield permit
@@ -384,6 +387,15 @@ class Ledger:
             current_permit.reset(token)
             del self.permits[permit]
             permit.close()
+
+    def cut(self, error: TidegateError) -> None:
+        """End whatever is in flight, and whatever is accepted from now on, with an error.
+
+        A request whose body was still coming is among the latter. The first error stays.
+        """
+        self.closed = self.closed or error
+        for permit in list(self.permits):
+            permit.cut(self.closed)
 
     def finish(self, route: str, reason: str, sequences: int) -> None:
         self.unfinished -= sequences

@@ -20,7 +20,7 @@ class Progress:
         self._at: float | None = None
         self._steps: dict[int, float | None] = {}
         self._waited: dict[int, float] = {}
-        self._idle = True
+        self._busy: set[int] = set()
 
     def observe(self, now: float, engines: Mapping[int, InHand]) -> None:
         """Look at what the engines have in hand; several times a second."""
@@ -32,7 +32,7 @@ class Progress:
             elif hand.sequences or self._waited.get(engine):
                 self._waited[engine] = self._waited.get(engine, 0.0) + passed
             self._steps[engine] = hand.last_step_at
-        self._idle = not any(hand.sequences for hand in engines.values())
+        self._busy = {engine for engine, hand in engines.items() if hand.sequences}
 
     @property
     def stalled_s(self) -> float:
@@ -40,9 +40,14 @@ class Progress:
         return max(self._waited.values(), default=0.0)
 
     @property
+    def stuck_s(self) -> float:
+        """Seconds that no engine which has work has moved for: nothing in hand comes nearer."""
+        return min((self._waited.get(engine, 0.0) for engine in self._busy), default=0.0)
+
+    @property
     def unsure(self) -> bool:
         """Whether no step will tell: there is nothing in hand, but something was."""
-        return self._idle and self.stalled_s > 0.0
+        return not self._busy and self.stalled_s > 0.0
 
     def answered(self) -> None:
         """The engines' loops have come round."""

@@ -40,7 +40,7 @@ class Unsignalled(uvicorn.Server):
 class TidegateServer(uvicorn.Server):
     """Drains on a signal, and stops by itself when the service has failed.
 
-    A second signal ends at once; `killed_by` is then its number.
+    A second signal ends at once; `killed_by` is its number if there was anything left to cut.
     """
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
@@ -51,11 +51,10 @@ class TidegateServer(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Obey a signal: between two bytecodes of whatever runs, so it only takes notes."""
-        if self.service.lifecycle.phase is Phase.STOPPED:
-            return
         if self.told:
-            self.killed_by = sig
-            self.service.hurried = True
+            if self.service.lifecycle.phase is not Phase.STOPPED:
+                self.killed_by = sig
+            self.service.hurry()
             self.should_exit = self.force_exit = True
         self.told = True
         self.service.lifecycle.begin_drain()

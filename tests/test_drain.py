@@ -1,13 +1,13 @@
 """Which process `python -m app drain` means."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import psutil
 import pytest
 
 from app.drain import NoService, drain, serves
@@ -43,9 +43,15 @@ def sleeper(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def test_one_that_is_named_is_told_and_waited_for(sleeper: subprocess.Popen[bytes]) -> None:
     began = time.monotonic()
+    # A zombie then, until its parent, which is this test, has waited for it.
     drain(sleeper.pid)
     assert time.monotonic() < began + 30
-    assert not psutil.pid_exists(sleeper.pid)
+    assert sleeper.wait(5) == -signal.SIGTERM
+
+
+def test_another_process_is_left_alone() -> None:
+    with pytest.raises(NoService, match="is no service"):
+        drain(os.getpid())
 
 
 def test_there_has_to_be_one() -> None:

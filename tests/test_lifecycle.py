@@ -134,6 +134,17 @@ def test_nobody_waits_for_an_engine_that_will_not_move(passed: float) -> None:
     assert drain.step(100.0 + passed, 1, hopeless=True) is DrainStep.CUT
 
 
+def test_one_engine_of_several_that_hangs_does_not_cut_what_the_others_have(
+    ready: Lifecycle,
+) -> None:
+    ready.begin_drain()
+    with ready.request():
+        ready.stalled_s = 1000.0
+        assert ready.drain_step() is DrainStep.SETTLE
+        ready.stuck_s = 1000.0
+        assert ready.drain_step() is DrainStep.CUT
+
+
 @given(
     settle=st.floats(0, 60),
     timeout=st.floats(0, 600),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.errors import ClientDisconnected, EngineDead, InvalidValue, TidegateError
+from app.errors import ClientDisconnected, EngineDead, InternalError, InvalidValue, TidegateError
 from app.permit import Ledger, current_permit
 from tests.rig.clock import Clock
 
@@ -87,6 +87,18 @@ async def test_the_first_failure_stays(ledger: Ledger) -> None:
         permit.fail(first)
         permit.fail(InvalidValue("its consequence"))
     assert permit.failure is first
+
+
+async def test_a_cut_meets_what_is_in_flight_and_what_comes_yet(ledger: Ledger) -> None:
+    first, second = InternalError("first"), InternalError("second")
+    with ledger.permit("completions", 1) as before:
+        assert not before.lost.done()
+        ledger.cut(first)
+        ledger.cut(second)
+        with ledger.permit("completions", 1) as after:
+            for permit in (before, after):
+                assert permit.failure is first
+                assert permit.lost.exception() is first
 
 
 async def test_a_nested_request_ends_with_its_last_call(ledger: Ledger, counts: Counts) -> None:

@@ -57,6 +57,9 @@ def test_of_several_engines_the_slowest_counts() -> None:
     for now in range(4):
         progress.observe(now, {0: InHand(BUSY, float(now)), 1: InHand(BUSY, 5.0)})
     assert progress.stalled_s == 3
+    assert progress.stuck_s == 0
+    progress.observe(4, {0: InHand(IDLE, 3.0), 1: InHand(BUSY, 5.0)})
+    assert progress.stuck_s == 4
 
 
 def test_a_process_that_was_stopped_itself_has_seen_nothing_meanwhile() -> None:

@@ -89,7 +89,6 @@ class Gate:
         self.margin = Margin()
         self.flows = Flows()
         self.lines = Lines(aging_s)
-        self.opened = False
         self._lookahead = lookahead
         self._capacity: Capacity | None = None
         self._stats: Callable[[], DecodingStats] = DecodingStats
@@ -109,13 +108,6 @@ class Gate:
         """The engine has made a step."""
         self.pace.step(step)
         self.pump()
-
-    def open(self) -> None:
-        """Let everything through, now and from now on: the engine is dead and will say so."""
-        self.opened = True
-        for line in self.lines.all():
-            for ticket in list(line.tickets):
-                self._grant(line, ticket, self.ledger.clock())
 
     def stats(self) -> DecodingStats:
         """Of the engine, with what it has been let through and has not got yet."""
@@ -191,7 +183,7 @@ class Gate:
         """
         permit = dispatch.permit
         follows = permit.nested and permit.dispatched and not permit.windowed
-        if self.opened or follows:
+        if follows:
             return
         line = self._seen[permit][0]
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -15,7 +15,7 @@ from app.admission.door import Cost, Door
 from app.api.body import read_json_body
 from app.api.context import Exchange, exchange_of
 from app.api.disconnect import unless_disconnected
-from app.api.sse import Grammar, grammar_of, is_comment
+from app.api.sse import Grammar, encode, grammar_of, is_comment
 from app.auth.keys import Key
 from app.auth.limits import Limiter
 from app.engine.protocol import Call, Document, Engine, Operation, Stream
@@ -219,8 +219,7 @@ class Work:
         return True
 
     async def _send_chunk(self, text: str, *, more: bool) -> None:
-        # A lone surrogate cannot be sent; it is what the engine made of broken bytes.
-        body = text.encode("utf-8", "replace")
+        body = encode(text)
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
                 await self.send({"type": "http.response.body", "body": body, "more_body": more})

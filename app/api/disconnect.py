@@ -19,12 +19,16 @@ async def unless_disconnected(
     Args:
         receive: the client's side.
         work: what it asked for.
-        lost: fails when the work is not to be done any more; the reason is raised.
+        lost: fails when the work is not to be done any more, or was not to be begun; the reason is
+            raised.
 
     Raises:
         ClientDisconnected: it left; `work` has ended before this is raised.
 
     """
+    if lost.done():
+        work.close()
+        lost.result()
     task = asyncio.create_task(work)
     watch = asyncio.create_task(_disconnected(receive))
     try:

@@ -11,6 +11,9 @@ from app.engine.protocol import Operation
 from app.errors import InternalError, InvalidValue, TidegateError
 
 _COMMENT = ":"
+# What JSON lets stand in a string, and readers that split a stream as Python splits lines take for
+# the end of one: httpx, and what is built on it.
+_SEPARATORS = str.maketrans({c: f"\\u{ord(c):04x}" for c in "\x85\u2028\u2029"})
 _COMPLETED = "event: response.completed\n"
 
 
@@ -25,6 +28,13 @@ class Grammar(Protocol):
 
     def failure(self, error: TidegateError) -> str:
         """The last thing to send on a stream that failed."""
+
+
+def encode(events: str) -> bytes:
+    """Events as they are sent: whoever splits lines finds them whole."""
+    text = events if events.isascii() else events.translate(_SEPARATORS)
+    # A lone surrogate cannot be sent; it is what the engine made of broken bytes.
+    return text.encode("utf-8", "replace")
 
 
 def is_comment(chunk: str) -> bool:

@@ -129,7 +129,16 @@ class VllmEngine:
 
     @property
     def dead(self) -> bool:
-        return bool(self.llm.errored)
+        return bool(self.llm.errored) or bool(self._finished())
+
+    def _finished(self) -> Mapping[str, int]:
+        """Exit codes of the engines' processes that have ended.
+
+        vllm tells of one only when it has waited for the others to end, too.
+        """
+        manager = self.llm.engine_core.resources.engine_manager
+        finished: Mapping[str, int] = getattr(manager, "finished_procs", dict)()
+        return finished
 
     @property
     def step_age_s(self) -> float | None:

@@ -3,11 +3,13 @@
 import json
 
 import pytest
+from pydantic_core import to_json
 
 from app.api.sse import (
     MessagesGrammar,
     OpenAIGrammar,
     ResponsesGrammar,
+    encode,
     grammar_of,
     is_comment,
 )
@@ -108,3 +110,16 @@ def test_each_route_has_its_grammar(operation: Operation, grammar: type[object])
 def test_keep_alive_is_not_an_output() -> None:
     assert is_comment(": keep-alive\n\n")
     assert not is_comment(CHUNK)
+
+
+@pytest.mark.parametrize("text", ["plain", "å∑😀", "a\x85b\u2028c\u2029d", "\x0b\x0c\x1c\x1d\x1e"])
+def test_an_event_is_one_line_however_lines_are_split(text: str) -> None:
+    chunk = f"data: {to_json({'text': text}).decode()}\n\n"
+    sent = encode(chunk).decode()
+    event, end = sent.splitlines()
+    assert end == ""
+    assert json.loads(event.removeprefix("data: ")) == {"text": text}
+
+
+def test_what_cannot_be_encoded_is_replaced() -> None:
+    assert encode('data: "a\udc80"\n\n') == b'data: "a?"\n\n'

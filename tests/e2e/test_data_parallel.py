@@ -1,5 +1,11 @@
 """Two engines in one service: the gauges are about both."""
 
+import asyncio
+import json
+import os
+import signal
+import time
+
 import pytest
 
 from app.admission.gate import lookahead_of
@@ -103,10 +109,19 @@ async def test_what_one_engine_has_is_not_taken_for_the_others(pair: Service, en
     await until_metrics(pair, is_idle, within=5.0)
 
 
-def test_nothing_is_left_of_a_service_that_is_killed(pair: Service) -> None:
-    """The last one: it kills the pair."""
-    assert len(pair.engine_pids()) == len(ENGINES)
-    pair.process.kill()
+async def test_one_engine_that_dies_ends_all_requests_and_the_service(pair: Service) -> None:
+    """The last one: it ends the pair."""
+    first, _ = pair.engine_pids()
+    async with hold(pair, 2 * SLOTS + 4, started=2 * SLOTS) as held:
+        killed = time.monotonic()
+        os.kill(first, signal.SIGKILL)
+        await held.finish(within=5)
+        assert time.monotonic() < killed + 5
+        for stream in held:
+            assert not stream.complete
+            told = stream.data[-1] if stream.data else stream.body
+            assert json.loads(told)["error"]["code"] == "engine_dead"
+    assert await asyncio.to_thread(pair.wait, 30) == 1
     assert pair.left_after(5) == []
 
 

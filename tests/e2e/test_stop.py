@@ -116,6 +116,13 @@ async def test_a_second_signal_ends_at_once(start_service: StartService) -> None
         assert not any(stream.complete for stream in streams)
 
 
+def test_nothing_is_left_of_a_service_that_is_killed(start_service: StartService) -> None:
+    service = start_service()
+    assert service.engine_pids()
+    service.process.kill()
+    assert service.left_after(5) == []
+
+
 async def test_the_command_of_a_pre_stop_hook_waits_for_the_end(
     start_service: StartService,
 ) -> None:

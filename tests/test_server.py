@@ -1,0 +1,155 @@
+"""The end of a service whose engine is no help: signals, cuts and what comes too late."""
+
+import asyncio
+import json
+import signal
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from starlette.requests import Request
+
+from app.engine.protocol import Call, Document, Stream
+from app.lifecycle import Phase, Stage
+from app.main import Service, create_app
+from app.server import TidegateServer, configuration, listen
+from app.settings import load
+from app.workload import InHand
+from tests.rig.scripted import ScriptedEngine
+from tests.rig.server import LOOPBACK, free_port
+from tests.rig.streams import until
+
+CHAT = "/v1/chat/completions"
+JSON = {"content-type": "application/json"}
+ASKED = {"messages": [{"role": "user", "content": "Hello"}]}
+
+
+class Helpless(ScriptedEngine):
+    """Never answers, and does not end by itself when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running = 0
+        self.killed = threading.Event()
+
+    async def run(self, call: Call, request: Request) -> Document | Stream:
+        self.running += 1
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    def shutdown(self) -> None:
+        self.killed.wait(60)
+
+    def kill(self) -> None:
+        self.killed.set()
+
+
+class Running:
+    """A server in the test's own loop; signals are those that the test hands to it."""
+
+    def __init__(self, *settings: str) -> None:
+        self.port = free_port()
+        chosen = [f"--server.port={self.port}", f"--server.host={LOOPBACK}", *settings]
+        self.engine = Helpless()
+        effective = load(chosen, environ={})
+        api = create_app(effective, self.engine)
+        self.service: Service = api.state.service
+        self.server = TidegateServer(configuration(effective, api), self.service)
+        self.task = asyncio.create_task(self.server.serve([listen(LOOPBACK, self.port)]))
+
+    def signal(self) -> None:
+        self.server.handle_exit(signal.SIGTERM, None)
+
+    async def ended(self, within: float) -> None:
+        await asyncio.wait_for(asyncio.shield(self.task), within)
+
+
+@asynccontextmanager
+async def running(*settings: str) -> AsyncIterator[tuple[Running, httpx.AsyncClient]]:
+    here = Running(*settings)
+    url = f"http://{LOOPBACK}:{here.port}"
+    try:
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
+            await until(lambda: here.server.started)
+            yield here, client
+    finally:
+        here.engine.killed.set()
+        here.signal()
+        here.signal()
+        await here.ended(10)
+
+
+async def asked(here: Running, client: httpx.AsyncClient) -> "asyncio.Task[httpx.Response]":
+    """A request that the engine has."""
+    before = here.engine.running
+    task = asyncio.create_task(client.post(CHAT, json=ASKED))
+    await until(lambda: here.engine.running > before)
+    return task
+
+
+def code_of(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+async def test_an_engine_that_dies_without_a_word_ends_what_it_had() -> None:
+    async with running() as (here, client):
+        waiting = [await asked(here, client) for _ in range(3)]
+        here.engine.dead = True
+        assert [code_of(await task) for task in waiting] == [(500, "engine_dead")] * 3
+        assert here.service.lifecycle.failed
+
+
+async def test_a_second_signal_cuts_and_ends_at_once() -> None:
+    async with running() as (here, client):
+        waiting = await asked(here, client)
+        here.signal()
+        here.signal()
+        assert code_of(await waiting) == (503, "draining")
+        await here.ended(5)
+        assert here.engine.killed.is_set()
+        assert here.server.killed_by == signal.SIGTERM
+
+
+async def test_a_second_signal_leaves_an_engine_that_is_ending_no_time() -> None:
+    async with running("--lifecycle.drain_settle_s=0") as (here, _):
+        here.signal()
+        await until(lambda: here.service.lifecycle.phase is Phase.STOPPED)
+        assert not here.engine.killed.is_set()
+        here.signal()
+        await here.ended(5)
+        assert here.engine.killed.is_set()
+        assert here.server.killed_by is None  # there was nothing left to cut
+
+
+async def test_a_body_that_comes_after_the_cut_is_refused() -> None:
+    limits = ("--lifecycle.drain_settle_s=0", "--lifecycle.drain_timeout_s=0.3")
+    content = json.dumps(ASKED).encode()
+    cut = asyncio.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield content[:10]
+        await cut.wait()
+        yield content[10:]
+
+    async with running(*limits) as (here, client):
+        late = asyncio.create_task(client.post(CHAT, content=body(), headers=JSON))
+        await until(lambda: here.service.lifecycle.in_flight == 1)
+        here.signal()
+        await until(lambda: here.service.ledger.closed is not None)
+        cut.set()
+        assert code_of(await late) == (503, "draining")
+        assert here.engine.running == 0
+
+
+@pytest.mark.parametrize(("phase", "alive"), [(Phase.STARTING, True), (Phase.READY, False)])
+async def test_a_first_step_may_take_its_time(phase: Phase, alive: bool) -> None:
+    async with running("--lifecycle.stall_timeout_s=0.1", "--lifecycle.dead_after_s=0.2") as (
+        here,
+        client,
+    ):
+        here.service.lifecycle.phase, here.service.lifecycle.stage = phase, Stage.WARMING
+        here.engine.hand = InHand(1)
+        await asyncio.sleep(0.6)
+        assert ((await client.get("/livez")).status_code == 200) is alive
