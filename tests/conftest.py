@@ -14,14 +14,30 @@ from tests.rig.service import Server, Service, Setting, tiny_settings
 
 SERVERS = {"service", "start_service", "start_module_service", "peer"}
 BESIDE = {
-    "test_start",
-    "test_stop",
-    "test_multi_node",
-    "test_tracing",
+    "test_bad_http",
+    "test_bad_input",
+    "test_batching",
+    "test_bench_serve",
+    "test_clients",
+    "test_data_parallel",
+    "test_disconnect_storm",
     "test_embedded",
     "test_embeddings",
-    "test_rig",
+    "test_embeddings_failures",
+    "test_failures",
+    "test_fields",
+    "test_fuzz",
+    "test_keys",
     "test_logs",
+    "test_multi_node",
+    "test_parameters",
+    "test_prometheus",
+    "test_rig",
+    "test_settings",
+    "test_start",
+    "test_stop",
+    "test_structured",
+    "test_tracing",
 }
 
 

@@ -529,7 +529,7 @@ BLOCKS = 21
 """One of them is vLLM's own, for padding."""
 KV_SLOTS = 16
 KV_LOOKAHEAD = 2
-KV_TIMEOUT_S = 15.0
+KV_TIMEOUT_S = 25.0
 KV_PROMPT = 500
 KV_TOKENS = 20
 """With the prompt, five blocks of 128 tokens, the fifth of which is needed on the way."""

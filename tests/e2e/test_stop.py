@@ -77,7 +77,7 @@ async def test_sigterm_settles_refuses_finishes_and_exits(start_service: StartSe
 
 async def test_ctrl_c_signals_the_engine_too_and_it_goes_on(start_service: StartService) -> None:
     service = start_service(engine__max_model_len=4096, lifecycle__drain_settle_s=0)
-    async with hold(service, 2, max_tokens=LONG) as streams:
+    async with hold(service, 2, max_tokens=600) as streams:
         service.signal_group(signal.SIGINT)
         await streams.finish()
         assert [stream.complete for stream in streams] == [True, True]
@@ -127,7 +127,7 @@ async def test_the_command_of_a_pre_stop_hook_waits_for_the_end(
     start_service: StartService,
 ) -> None:
     service = start_service(engine__max_model_len=4096, lifecycle__drain_settle_s=0)
-    async with hold(service, 1, max_tokens=LONG) as streams:
+    async with hold(service, 1, max_tokens=1500) as streams:
         command = [sys.executable, "-m", "app", "drain", "--pid", str(service.process.pid)]
         hook = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
         await streams.finish()
