@@ -22,6 +22,7 @@ def pair(start_module_service: StartService) -> Service:
     """Two engines on few cores: with more than one thread each they wait for one another."""
     return start_module_service(
         engine__data_parallel_size=2,
+        engine__max_model_len=8192,
         server__trust_routing_headers=True,
         env={"OMP_NUM_THREADS": "1"},
     )
@@ -64,7 +65,6 @@ def agrees(samples: Samples, at_the_gate: int = 0) -> None:
 
 async def test_the_gauges_are_sums_over_both_engines(pair: Service) -> None:
     async with hold(pair, 12, started=2 * SLOTS) as held:
-        held.may_end = True
         samples = await until_metrics(pair, is_full)
         assert ours(samples, "vllm_running_requests") == 2 * SLOTS
         assert ours(samples, "vllm_pending_requests") == 4
@@ -82,7 +82,7 @@ def has_reached_both(samples: Samples) -> bool:
 
 
 async def test_one_request_reaches_both_engines(pair: Service) -> None:
-    async with hold(pair, 1, n=2 * SLOTS) as held:
+    async with hold(pair, 1, n=2 * SLOTS, max_tokens=960) as held:
         held.may_end = True
         samples = await until_metrics(pair, has_reached_both, within=60)
         agrees(samples)
