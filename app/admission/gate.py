@@ -10,13 +10,12 @@ from app.admission.forecast import Margin, Outlook, kv_peak, slot_at
 from app.admission.lengths import Lengths
 from app.admission.line import Line, Lines, Ticket
 from app.admission.pace import Pace
+from app.admission.reserve import SLOTS_EACH, Mix, most_of, reserve_of
 from app.permit import Claim, Dispatch, Ended, Ledger, Permit
 from app.workload import Capacity, DecodingStats, Step
 
 RECENT_S = 60.0
 """How long slots are kept for a key or a class that has had no request."""
-SLOTS_EACH = 2
-"""Slots that are kept for each class or key that others hold back for."""
 DENIED_S = 2.0
 """How long a key that was refused counts as one that has more to send."""
 FORECAST_S = 0.02
@@ -26,11 +25,6 @@ FORECAST_S = 0.02
 def lookahead_of(slots: int) -> int:
     """Sequences that may wait inside the engine, so that a slot that frees is filled at once."""
     return max(2, slots // 8)
-
-
-def reserve_of(slots: int) -> int:
-    """Slots that are left for those who have less than their part of the engine."""
-    return slots // 8
 
 
 @dataclass(frozen=True)
@@ -88,6 +82,7 @@ class Gate:
         self.pace = Pace()
         self.margin = Margin()
         self.flows = Flows()
+        self.mix = Mix()
         self.lines = Lines(aging_s)
         self._lookahead = lookahead
         self._capacity: Capacity | None = None
@@ -232,6 +227,7 @@ class Gate:
         if ticket.granted.cancelled():  # whose task has not run since
             return
         self.lines.taken(ticket, now)
+        self.mix.granted(line.priority, ticket.dispatch.sequences)
         self._granted[ticket.dispatch] = None
         line.flow.coming += ticket.dispatch.sequences
         line.flow.prompt(ticket.dispatch.tokens)
@@ -259,13 +255,13 @@ class Gate:
         """Whether enough slots stay free for those who have a better claim to them."""
         slots = room.capacity.slots
         inside = room.stats.inside + dispatch.sequences
-        if room.stats.inside == 0 or inside <= slots - reserve_of(slots):
+        if room.stats.inside == 0 or inside <= slots - most_of(slots):
             return True
-        others = self._others(line, dispatch.sequences, slots, now)
-        return not others or inside <= slots - min(reserve_of(slots), SLOTS_EACH * others)
+        kept = self._reserve(line, dispatch.sequences, slots, now)
+        return not kept or inside <= slots - kept
 
-    def _others(self, line: Line, sequences: int, slots: int, now: float) -> int:
-        """How many more urgent classes, and keys with less than half their part, were seen lately.
+    def _reserve(self, line: Line, sequences: int, slots: int, now: float) -> int:
+        """Slots for more urgent classes, and for keys with less than half their part.
 
         One that has more is not waiting for a slot to be kept for it: it sends all the time.
         """
@@ -273,10 +269,11 @@ class Gate:
         urgent = {other.priority for other in lines if other.priority < line.priority}
         flows = {other.flow for other in lines}
         part = max(1.0, slots / max(1, len(flows)))
-        if line.flow.inside == 0 or line.flow.inside + sequences <= part:
-            return len(urgent)
-        small = sum(flow is not line.flow and flow.inside < part / 2 for flow in flows)
-        return len(urgent) + small
+        small = 0
+        if line.flow.inside and line.flow.inside + sequences > part:
+            small = sum(flow is not line.flow and flow.inside < part / 2 for flow in flows)
+        kept = min(reserve_of(slots), SLOTS_EACH * (len(urgent) + small))
+        return max(kept, self.mix.reserve(line.priority, slots)) if urgent else kept
 
     def _fits_cache(self, dispatch: Dispatch, room: Room) -> bool:
         """Whether the KV cache will hold all that is in the engine to its end, with this call."""

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.admission.gate import Room, lookahead_of, reserve_of
+from app.admission.gate import Room, lookahead_of
+from app.admission.reserve import Mix, most_of, reserve_of
 from app.errors import QueueFull, QueueTimeout
 from app.workload import Capacity, DecodingStats
 from tests.admission.simulated import STEP_S, World
@@ -155,6 +156,43 @@ async def test_a_low_class_is_not_starved() -> None:
 
     await world.run(9.9, flood)
     assert sum(request.first_at is not None for request in low) >= 5
+
+
+def test_slots_are_kept_by_the_share_of_those_that_go_before() -> None:
+    mix = Mix()
+    for _ in range(1000):
+        mix.granted(0, 1)
+    assert [mix.reserve(p, 16) for p in (-1, 0, 1)] == [0, 0, most_of(16)]
+    for n in range(1000):
+        mix.granted(0 if n % 5 else -1, 1)
+    assert mix.more_urgent(0) == pytest.approx(0.2, abs=0.02)
+    assert [mix.reserve(p, 16) for p in (-1, 0, 1)] == [0, 4, 8]
+    assert [mix.reserve(0, n) for n in (1, 2, 4, 64)] == [0, 1, 2, 4]  # not by the slots
+    for _ in range(1000):
+        mix.granted(0, 1)
+    assert mix.reserve(0, 16) == 0
+
+
+@pytest.mark.parametrize(("share", "used"), [(0.1, 0.72), (0.2, 0.55)])
+async def test_urgent_requests_hardly_ever_wait_for_a_slot(share: float, used: float) -> None:
+    """At twice what the engine serves, of a class that is that share of what comes."""
+    dice = random.Random(2)
+    world = World(slots=16, max_pending=64, slo_s=1.0)
+    due, sent = [0.0], []
+
+    def arrive(now: float) -> None:
+        while due[0] <= now:
+            priority = -1 if dice.random() < share else 0
+            sent.append(world.send(priority=priority, length=dice.randrange(50, 150)))
+            due[0] += dice.expovariate(32.0)
+
+    await world.run(60.0, arrive)
+    late = sent[100:]
+    urgent = [r for r in late if r.priority < 0]
+    waited = [r.first_at is None or r.first_at - r.at > 3 * STEP_S for r in urgent if r.at < 59]
+    assert sum(waited) <= 0.01 * len(waited)
+    served = sum(r.ended_at is not None and r.failure is None for r in sent)
+    assert served >= used * 16 * 60
 
 
 async def test_two_floods_share_the_tokens_served() -> None:
