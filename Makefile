@@ -11,10 +11,10 @@ SOURCES := $(wildcard app tests loadtest)
 EMBEDDED := $(if $(TIDEGATE_ENGINE__MODEL),,$(filter %cpu-demo.yaml,$(or $(CONFIG),cpu-demo.yaml)))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench format lock clean venv venv-test model system system-test
+.PHONY: help serve test check bench bench-frontend format lock clean venv venv-test model system system-test
 
 help: ## list the commands
-	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 serve: venv system model ## install, prepare the model, serve (CONFIG=config/….yaml for a profile)
 	@exec $(PYTHON) -m app $(if $(CONFIG),--config '$(CONFIG)') $(ARGS)

@@ -1,6 +1,7 @@
 """Composes the service: the only place where the rooms meet."""
 
 import asyncio
+import gc
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -219,6 +220,9 @@ class Service:
             self.engine = engine
             self._enter(Stage.WARMING)
             await engine.warm_up()
+            # What is there now stays: without this, collections of it take a fifth of the CPU time.
+            gc.collect()
+            gc.freeze()
         except Exception as error:  # noqa: BLE001 - whatever it was, it has to reach the log
             self.failure = error
             self.lifecycle.become(Phase.FAILED)

@@ -110,6 +110,7 @@ COMMANDS: Mapping[str, Command] = {
     "compare": _command("send the same load to two or more servers in turn", "compare"),
     "search": _command("find the highest rate at which a share meets the SLOs", "search"),
     "sweep": _command("measure goodput at several rates, for one or more servers", "sweep"),
+    "frontend": _command("measure what front ends cost per token, request and probe", "frontend"),
     "report": Command("make a page and pictures of results", _add_report, report),
     "batching": _command("measure static against continuous batching", "batching"),
     "agreement": _command("measure with other clients too, and compare", "agreement"),

@@ -49,10 +49,11 @@ Source: TypeAlias = Url | Serve
 
 @dataclass(frozen=True)
 class Server:
-    """One that answers."""
+    """One that answers; its process, if it was started here."""
 
     label: str
     base_url: str
+    pid: int | None = None
 
 
 def named() -> Mapping[str, str]:
@@ -122,7 +123,7 @@ def started(
     log = files.create(log_directory, "server", ".log")
     with log.open("wb") as output:
         process = _process(_words(serve.command, values), output.fileno())
-    server = Server(serve.label, f"http://{LOOPBACK}:{port}")
+    server = Server(serve.label, f"http://{LOOPBACK}:{port}", process.pid)
     try:
         _wait_ready(process, server, log, key)
         yield server
