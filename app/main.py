@@ -48,6 +48,9 @@ MAX_INPUTS = 2_048
 # Between two lines of the log that say how far a drain is.
 DRAIN_REPORT_S = 5.0
 
+# Objects that are made between two collections of garbage; Python's default is 700.
+GC_EVERY = 10_000
+
 EXPOSED_HEADERS = ("x-request-id", "retry-after", "retry-after-ms", *LIMIT_HEADERS)
 
 T = TypeVar("T")
@@ -220,9 +223,7 @@ class Service:
             self.engine = engine
             self._enter(Stage.WARMING)
             await engine.warm_up()
-            # What is there now stays: without this, collections of it take a fifth of the CPU time.
-            gc.collect()
-            gc.freeze()
+            spare_collections()
         except Exception as error:  # noqa: BLE001 - whatever it was, it has to reach the log
             self.failure = error
             self.lifecycle.become(Phase.FAILED)
@@ -255,6 +256,16 @@ def keyring_of(settings: Settings) -> Keyring | None:
 
     """
     return None if settings.auth.keys_file is None else Keyring(settings.auth.keys_file)
+
+
+def spare_collections() -> None:
+    """Have what is there now never looked at again by the garbage collector, and the rest rarely.
+
+    Without it a fifth of the CPU time of a request is for collections, which find next to nothing.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_EVERY, *gc.get_threshold()[1:])
 
 
 def served_name(settings: Settings) -> str:

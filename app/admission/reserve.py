@@ -41,8 +41,8 @@ class Mix:
 
         While more waits than there is room for, slots free up at the rate at which sequences are
         let through, and go to the reserve first. So the number of its slots that are taken is a
-        birth-death process with the ratio `more_urgent`, and all r of them are with a probability of
-        about that ratio to the power of r.
+        birth-death process with the ratio `more_urgent`, and all r of them are with about that ratio
+        to the power of r as probability.
         """
         ratio = self.more_urgent(priority)
         if ratio <= RARELY:

@@ -14,7 +14,7 @@ import logging.config
 import math
 import os
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,7 +62,7 @@ def request_line(request: FinishedRequest) -> None:
     values = {
         # Below a tenth of a millisecond is noise, and 17 digits are hard to read.
         name: round(value, 4) if isinstance(value, float) else value
-        for name, value in asdict(request).items()
+        for name, value in vars(request).items()
     }
     logging.getLogger(_REQUEST_LOGGER).info("request finished", extra=fields(**values))
 
@@ -250,4 +250,6 @@ def _text(value: Any) -> str:
 
 def _valid(text: str) -> str:
     # Halves of surrogate pairs are no Unicode text: strict JSON readers refuse the whole line.
+    if text.isascii():
+        return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

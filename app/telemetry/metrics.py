@@ -196,13 +196,18 @@ class Metrics:
         self.model_name = model_name
         self.registry = CollectorRegistry()
         self.series = {d.name: _build(d, self.registry) for d in DEFINITIONS}
+        self._children: dict[tuple[str, tuple[str, ...]], Any] = {}
         self.registry.register(_EngineSeries(engine))
         self._of("tidegate_build_info", version, vllm_version).set(1)
         self._of("tidegate_poll_errors_total").inc(0)
         self.publish(Snapshot())
 
     def _of(self, name: str, *labels: str) -> Any:
-        return self.series[name].labels(self.model_name, *labels)
+        child = self._children.get((name, labels))
+        if child is None:
+            child = self.series[name].labels(self.model_name, *labels)
+            self._children[name, labels] = child
+        return child
 
     def publish(self, snapshot: Snapshot) -> None:
         """Set the gauges."""
