@@ -41,8 +41,8 @@ class Mix:
 
         While more waits than there is room for, slots free up at the rate at which sequences are
         let through, and go to the reserve first. So the number of its slots that are taken is a
-        birth-death process with the ratio `more_urgent`, and all r of them are with about that ratio
-        to the power of r as probability.
+        birth-death process with the ratio `more_urgent`, and the probability of all r of them being
+        taken is about that ratio to the power of r.
         """
         ratio = self.more_urgent(priority)
         if ratio <= RARELY:
