@@ -108,6 +108,7 @@ class Dispatch:
         limit: output tokens that each sequence may have at most; None: as many as fit.
         in_engine: the engine has been given it.
         counted: output tokens that were charged to the request.
+        pushed: of those, the ones that an output of the engine is still going to bring.
         footprint: KV cache, in tokens, that one of its sequences is expected to hold in the end.
 
     """
@@ -124,6 +125,7 @@ class Dispatch:
         self.in_engine = False
         self.footprint = 0.0
         self.counted = 0
+        self.pushed = 0
 
     @property
     def produced_each(self) -> int:
@@ -134,6 +136,17 @@ class Dispatch:
         """Note output of the engine."""
         self.permit.output()
         self.count(tokens)
+
+    def ahead(self, tokens: int) -> None:
+        """Charge tokens that went to the client before their output is there."""
+        self.pushed += tokens
+        self.count(tokens)
+
+    def behind(self, tokens: int) -> int:
+        """Of an output's tokens, those that are not charged yet."""
+        known = min(tokens, self.pushed)
+        self.pushed -= known
+        return tokens - known
 
     def count(self, tokens: int) -> None:
         """Charge output tokens to the request."""

@@ -115,6 +115,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._head_timer.cancel()
         self._await_head()
         super().on_message_begin()
+        # For a stream that sends without waiting, as long as there is room.
+        self.scope["state"]["flow"] = self.flow
 
     def on_headers_complete(self) -> None:
         self._head_bytes = None

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from app.engine.protocol import Call, Document, Stream
+from app.engine.protocol import Call, Channel, Document, Stream
 from app.lifecycle import Phase, Stage
 from app.main import Service, create_app
 from app.server import TidegateServer, configuration, listen
@@ -34,7 +34,9 @@ class Helpless(ScriptedEngine):
         self.running = 0
         self.killed = threading.Event()
 
-    async def run(self, call: Call, request: Request) -> Document | Stream:
+    async def run(
+        self, call: Call, request: Request, channel: Channel | None = None
+    ) -> Document | Stream:
         self.running += 1
         await asyncio.Event().wait()
         raise AssertionError

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +15,7 @@ from app.admission.door import Cost, Door
 from app.api.body import read_json_body
 from app.api.context import Exchange, exchange_of
 from app.api.disconnect import unless_disconnected
+from app.api.push import ShortWay
 from app.api.sse import Grammar, encode, grammar_of, is_comment
 from app.auth.keys import Key
 from app.auth.limits import Limiter
@@ -93,7 +94,8 @@ class Answer(Response):
         accept = self.desk.door.admit(self.operation.value, cost_of(call), claim)
         with limiter.request(key, tokens_of(call)) as charge, accept as permit:
             exchange.permit = charge.permit = permit
-            work = Work(engine, call, permit, exchange, send)
+            way = ShortWay(send, exchange.flow)
+            work = Work(engine, call, permit, exchange, send, way)
             try:
                 await unless_disconnected(request.receive, work.do(request), permit.lost)
             except TidegateError as error:
@@ -162,6 +164,7 @@ class Work:
     """What is cancelled as a whole when the client leaves: the engine's run and the sending.
 
     Attributes:
+        way: the short one, open as long as this works.
         grammar: of the stream whose status has been sent.
 
     """
@@ -171,11 +174,16 @@ class Work:
     permit: Permit
     exchange: Exchange
     send: Send
+    way: ShortWay
     grammar: Grammar | None = None
 
     async def do(self, request: Request) -> None:
+        with closing(self.way):
+            await self._do(request)
+
+    async def _do(self, request: Request) -> None:
         try:
-            result = await self.engine.run(self.call, request)
+            result = await self.engine.run(self.call, request, self.way)
         except TidegateError as error:
             # The handler's error may only be what followed from the first failure.
             raise self.permit.failure or error from error
@@ -201,6 +209,7 @@ class Work:
             async for text in chunks:
                 await self._start_stream(grammar)
                 await self._send_chunk(text, more=True)
+                self.way.learn(text)
         await self._start_stream(grammar)
         await self._send_chunk("", more=False)
 
@@ -220,11 +229,14 @@ class Work:
 
     async def _send_chunk(self, text: str, *, more: bool) -> None:
         body = encode(text)
+        self.way.sending = True
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
                 await self.send({"type": "http.response.body", "body": body, "more_body": more})
         except TimeoutError:
             raise ClientDisconnected from None
+        finally:
+            self.way.sending = False
 
     def _blame(self, failure: TidegateError | None) -> TidegateError | None:
         """What a handler trips over once there is an output is not the request's fault."""

@@ -13,6 +13,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.api.push import Flow
 from app.auth.keys import Key
 from app.errors import InternalError, TidegateError
 from app.permit import Permit
@@ -35,6 +36,7 @@ class Exchange:
     Attributes:
         key: whose request it is; None: of nobody.
         headers: read when the response starts, and added to it.
+        flow: how fast the client reads; None: the server does not say.
 
     """
 
@@ -46,6 +48,7 @@ class Exchange:
     permit: Permit | None = None
     key: Key | None = None
     headers: Callable[[], Mapping[str, str]] = dict
+    flow: Flow | None = None
     started_at: float = field(default_factory=time.monotonic)
 
 
@@ -125,8 +128,9 @@ class RequestContext:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        exchange = Exchange(request_id_of(HTTPConnection(scope).headers))
-        scope.setdefault("state", {}).update(exchange=exchange, request_id=exchange.request_id)
+        state = scope.setdefault("state", {})
+        exchange = Exchange(request_id_of(HTTPConnection(scope).headers), flow=state.get("flow"))
+        state.update(exchange=exchange, request_id=exchange.request_id)
 
         wire = _Wire(exchange, self.closing, scope, receive, send)
         try:

@@ -18,6 +18,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.stats import RequestStateStats
 
+from app.engine.push import attach, current_channel
 from app.engine.translate import translate
 from app.errors import ContextLengthExceeded, EngineAborted, EngineDead, InternalError, InvalidValue
 from app.permit import Dispatch, Ended, Permit, current_permit
@@ -89,6 +90,9 @@ class GatedLLM(AsyncLLM):
         dispatch = self._coming.pop(request_id, None)
         if dispatch is not None:
             dispatch.in_engine = True
+            channel = current_channel.get()
+            if channel is not None:
+                attach(self.output_processor, request_id, collector, channel, dispatch)
         return collector
 
     @property
@@ -189,7 +193,9 @@ def observe(
         if output.finished:
             dispatch.end("stop")
         return
-    dispatch.output(sum(len(completion.token_ids) for completion in output.outputs))
+    dispatch.output(
+        dispatch.behind(sum(len(completion.token_ids) for completion in output.outputs))
+    )
     for completion in output.outputs:
         if completion.finish_reason is not None:
             dispatch.end(completion.finish_reason)

@@ -67,6 +67,17 @@ class Stream:
     chunks: AsyncGenerator[str, None]
 
 
+class Channel(Protocol):
+    """The short way of a stream, for output that needs no handler."""
+
+    @property
+    def free(self) -> bool:
+        """Whether a text can be sent now, and in its order."""
+
+    def push(self, choice: int, text: str) -> None:
+        """Send the next text of a choice, at once."""
+
+
 class Engine(Protocol):
     """The running engine. Its methods belong to the event loop; `shutdown` blocks."""
 
@@ -109,8 +120,12 @@ class Engine(Protocol):
 
         """
 
-    async def run(self, call: Call, request: Request) -> Document | Stream:
+    async def run(
+        self, call: Call, request: Request, channel: Channel | None = None
+    ) -> Document | Stream:
         """Answer a call under the current permit.
+
+        What a stream's channel was given is not among the stream's chunks.
 
         Raises:
             TidegateError: it cannot be answered.

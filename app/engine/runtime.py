@@ -31,7 +31,8 @@ from app.engine.arguments import parse_arguments
 from app.engine.llm import GatedLLM
 from app.engine.operations import SPECS, describe, misfit
 from app.engine.processes import end, engine_processes
-from app.engine.protocol import Call, Document, Operation, Stream
+from app.engine.protocol import Call, Channel, Document, Operation, Stream
+from app.engine.push import current_channel, is_plain
 from app.engine.stats import StatsRecorder, combine
 from app.engine.translate import from_response, from_validation, translate
 from app.errors import (
@@ -212,10 +213,14 @@ class VllmEngine:
             raise from_validation(wrong, data) from error
         return describe(operation, request, len(body))
 
-    async def run(self, call: Call, request: Request) -> Document | Stream:
+    async def run(
+        self, call: Call, request: Request, channel: Channel | None = None
+    ) -> Document | Stream:
         handler = SPECS[call.operation].handler(self.state)
         if handler is None:
             raise InvalidValue(f"The model does not support {call.operation.value}.", "model")
+        if channel is not None and is_plain(call, self.args, self._parser):
+            current_channel.set(channel)
         try:
             result = await handler(*self._arguments(call, request))
             return await self._answer(result)
@@ -223,6 +228,10 @@ class VllmEngine:
             permit = current_permit.get()
             failure = (permit and permit.failure) or translate(error)
             raise self._with_counts(failure) from error
+
+    @property
+    def _parser(self) -> Any:
+        return getattr(getattr(self.state, "openai_serving_chat", None), "parser_cls", None)
 
     def _with_counts(self, failure: TidegateError) -> TidegateError:
         """A prompt that fills the context fails in vllm without a word of the context."""

@@ -22,7 +22,7 @@ from starlette.requests import Request
 
 from app.auth.keys import hash_of
 from app.auth.limits import LIMIT_HEADERS
-from app.engine.protocol import Call, Document, Operation, Stream
+from app.engine.protocol import Call, Channel, Document, Operation, Stream
 from app.permit import Claim, current_permit
 from tests.rig.keys import Mounted
 from tests.rig.samples import parsed, total
@@ -52,7 +52,9 @@ class PlayedEngine(ScriptedEngine):
             priority=request.get("priority"),
         )
 
-    async def run(self, call: Call, request: Request) -> Document | Stream:
+    async def run(
+        self, call: Call, request: Request, channel: Channel | None = None
+    ) -> Document | Stream:
         permit = current_permit.get()
         assert permit is not None
         self.claims.append(permit.claim)

@@ -14,7 +14,7 @@ import pytest
 from starlette.requests import Request
 
 from app.admission.lengths import REMEMBERED
-from app.engine.protocol import Call, Document, Stream
+from app.engine.protocol import Call, Channel, Document, Stream
 from app.permit import current_permit
 from app.workload import Capacity
 from tests.conftest import StartService
@@ -214,7 +214,9 @@ class HoldingEngine(ScriptedEngine):
         super().__init__()
         self.release = threading.Event()
 
-    async def run(self, call: Call, request: Request) -> Document | Stream:
+    async def run(
+        self, call: Call, request: Request, channel: Channel | None = None
+    ) -> Document | Stream:
         permit = current_permit.get()
         assert permit is not None
         await asyncio.to_thread(self.release.wait, 30)

@@ -1,4 +1,4 @@
-"""Faults of vllm's engine client, caused underneath ours: real outputs, then an exception."""
+"""Faults of vllm's engine client, caused underneath ours: real output, then an exception."""
 
 import importlib
 from collections.abc import AsyncGenerator, Iterator
@@ -12,6 +12,9 @@ import pytest
 def failing(llm: Any, method: str, error: Exception, after: int) -> Iterator[None]:
     """Let each call of the engine raise `error` in place of its output number `after`.
 
+    Output that is pushed is never an output of the call, so after as many tokens the collector
+    gets the error, as it gets those of vllm's output loop: the call raises it then.
+
     Args:
         llm: the service's engine client; its base class is vllm's.
         method: `generate` or `encode`.
@@ -21,6 +24,13 @@ def failing(llm: Any, method: str, error: Exception, after: int) -> Iterator[Non
     """
     base = type(llm).__base__
     original = getattr(base, method)
+    pusher = importlib.import_module("app.engine.push").Pusher
+    push = pusher._push
+
+    def interrupted(self: Any, token_ids: list[int]) -> None:
+        push(self, token_ids)
+        if self._dispatch.counted >= after:
+            self._collector.put(error)
 
     async def faulty(self: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         count = 0
@@ -34,6 +44,7 @@ def failing(llm: Any, method: str, error: Exception, after: int) -> Iterator[Non
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(base, method, faulty)
+        patch.setattr(pusher, "_push", interrupted)
         yield
 
 

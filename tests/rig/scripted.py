@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from app.engine.protocol import Call, Document, Operation, Stream
+from app.engine.protocol import Call, Channel, Document, Operation, Stream
 from app.errors import InternalError, InvalidJson, TidegateError
 from app.main import create_app
 from app.permit import current_permit
@@ -59,7 +59,9 @@ class ScriptedEngine:
             raise InvalidJson("not JSON") from None
         return Call(operation, request, request.get("model"), 1, 1, False, False, None, None, False)
 
-    async def run(self, call: Call, request: Request) -> Document | Stream:
+    async def run(
+        self, call: Call, request: Request, channel: Channel | None = None
+    ) -> Document | Stream:
         permit = current_permit.get()
         assert permit is not None
         if self.script is None:

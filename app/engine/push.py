@@ -1,0 +1,147 @@
+"""Output that goes from the engine's output loop straight into its stream.
+
+vllm's handlers render the first output of a stream, and its last; what lies between says nothing
+new but the text. So once the first chunk is out, the sequence's `make_request_output`, which the
+output loop calls, hands the text to the stream's channel at once: no task is woken, nothing is
+queued, no output objects are made. Whenever the channel is not free (a client that reads slowly)
+the output takes the usual way, and so does the last one, with all token ids that were left out, so
+that the handler's counts are right.
+"""
+
+import argparse
+import logging
+from contextvars import ContextVar
+from typing import Any
+
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.parser.abstract_parser import DelegatingParser, Parser
+from vllm.parser.engine.adapters import ParserEngineToolAdapter
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine import FinishReason
+from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector, RequestState
+
+from app.engine.protocol import Call, Channel, Operation
+from app.permit import Dispatch
+
+logger = logging.getLogger(__name__)
+
+current_channel: ContextVar[Channel | None] = ContextVar("current_channel", default=None)
+
+
+def is_plain(call: Call, args: argparse.Namespace, parser: type[Parser] | None) -> bool:
+    """Whether each chunk of a stream but the first and the last says nothing but its text.
+
+    Args:
+        call: any.
+        args: vllm's arguments.
+        parser: what reads the answers of chats.
+
+    """
+    if call.operation not in (Operation.COMPLETIONS, Operation.CHAT):
+        return False
+    request = call.request
+    if not getattr(request, "stream", False) or request.use_beam_search:
+        return False
+    if request.return_token_ids or args.enable_log_outputs or args.sse_keep_alive_interval > 0:
+        return False
+    options = request.stream_options
+    if args.enable_force_include_usage or (options and options.continuous_usage_stats):
+        return False
+    if call.operation is Operation.COMPLETIONS:
+        # A choice's first output may be pushed, and the handler would add the prompt to its last.
+        echoes = request.echo and call.sequences > 1
+        return request.logprobs is None and call.sequences == (request.n or 1) and not echoes
+    return not request.logprobs and (parser is None or _passes_on(parser, request))
+
+
+def _passes_on(parser: type[Parser], request: ChatCompletionRequest) -> bool:
+    """Whether a parser makes of each text a delta with that text: no tools, no thoughts."""
+    return (
+        parser.parse_delta is DelegatingParser.parse_delta
+        and parser.reasoning_parser_cls is None
+        and request.tool_choice == "none"
+        and not issubclass(parser.tool_parser_cls, ParserEngineToolAdapter)
+    )
+
+
+def attach(
+    processor: OutputProcessor,
+    request_id: str,
+    collector: RequestOutputCollector,
+    channel: Channel,
+    dispatch: Dispatch,
+) -> None:
+    """Have the outputs of a call that was just added pushed.
+
+    Args:
+        processor: where its sequences are.
+        request_id: of the call.
+        collector: where the usual way begins.
+        channel: where the short one ends.
+        dispatch: where tokens are counted.
+
+    """
+    for internal_id in processor.external_req_ids.get(request_id, ()):
+        state = processor.request_states[internal_id]
+        if state.output_kind == RequestOutputKind.DELTA and state.stream_interval == 1:
+            state.make_request_output = Pusher(state, collector, channel, dispatch)
+
+
+class Pusher:
+    """In the place of one sequence's `make_request_output`."""
+
+    def __init__(
+        self,
+        state: RequestState,
+        collector: RequestOutputCollector,
+        channel: Channel,
+        dispatch: Dispatch,
+    ) -> None:
+        self._state = state
+        self._make = state.make_request_output
+        self._detokenizer = state.detokenizer
+        self._choice = state.request_index
+        self._collector = collector
+        self._channel = channel
+        self._dispatch = dispatch
+        self._pushed: list[int] = []
+
+    def __call__(
+        self,
+        new_token_ids: list[int],
+        pooling_output: Any,
+        finish_reason: FinishReason | None,
+        stop_reason: int | str | None,
+        *transfer: Any,
+        **more: Any,
+    ) -> Any:
+        if finish_reason is None and self._free:
+            return self._push(new_token_ids)
+        if finish_reason is not None:
+            # Or the two would hold each other until the garbage collector comes.
+            del self._state.make_request_output
+        if self._pushed:
+            new_token_ids, self._pushed = [*self._pushed, *new_token_ids], []
+        return self._make(
+            new_token_ids, pooling_output, finish_reason, stop_reason, *transfer, **more
+        )
+
+    @property
+    def _free(self) -> bool:
+        """Whether the next text comes next: nothing waits before it, nothing has ended all."""
+        return (
+            self._collector.output is None
+            and self._dispatch.permit.failure is None
+            and self._channel.free
+        )
+
+    def _push(self, token_ids: list[int]) -> None:
+        try:
+            text = self._detokenizer.get_next_output_text(False, True)
+            self._channel.push(self._choice, text)
+            self._pushed += token_ids
+            self._dispatch.ahead(len(token_ids))
+        except Exception as error:
+            # Whatever it was ends this request, and not the output loop with all of them.
+            logger.exception("output could not be pushed")
+            self._collector.put(error)
