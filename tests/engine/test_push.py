@@ -1,0 +1,104 @@
+"""Which way an output takes, without an engine: the sequence and its stream are stand-ins."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine import FinishReason
+from vllm.v1.engine.output_processor import RequestOutputCollector
+
+from app.engine.push import Pusher
+from app.errors import EngineDead
+
+CHOICE = 1
+
+
+@dataclass
+class Stream:
+    """One sequence with its collector and channel; token n has the text `<n>`."""
+
+    free: bool = True
+    broken: bool = False
+    pushed: list[tuple[int, str]] = field(default_factory=list)
+    usual: list[list[int]] = field(default_factory=list)
+    """Token ids of each output that took the usual way."""
+
+    def __post_init__(self) -> None:
+        self.tokens: list[int] = []
+        self.charged: list[int] = []
+        self.collector = RequestOutputCollector(RequestOutputKind.DELTA, "r")
+        self.permit = SimpleNamespace(failure=None)
+        self.state: Any = SimpleNamespace(
+            make_request_output=self.make, detokenizer=self, request_index=CHOICE
+        )
+        dispatch: Any = SimpleNamespace(permit=self.permit, ahead=self.charged.append)
+        self.state.make_request_output = Pusher(self.state, self.collector, self, dispatch)
+
+    def make(self, token_ids: list[int], *rest: Any, **more: Any) -> str:
+        self.usual.append(token_ids)
+        return "output"
+
+    def get_next_output_text(self, finished: bool, delta: bool) -> str:
+        return f"<{self.tokens[-1]}>"
+
+    def push(self, choice: int, text: str) -> None:
+        if self.broken:
+            raise RuntimeError("the transport has no room")
+        self.pushed.append((choice, text))
+
+    def token(self, token: int, finish_reason: FinishReason | None = None) -> Any:
+        """What the output loop does with the next token."""
+        self.tokens.append(token)
+        return self.state.make_request_output([token], None, finish_reason, None, error=None)
+
+
+def test_a_text_is_pushed_and_makes_no_output() -> None:
+    stream = Stream()
+    assert stream.token(7) is None
+    assert stream.pushed == [(CHOICE, "<7>")]
+    assert stream.charged == [1]
+    assert stream.usual == []
+
+
+def test_the_last_output_takes_the_usual_way_with_all_that_was_pushed() -> None:
+    stream = Stream()
+    for token in (1, 2):
+        stream.token(token)
+    assert stream.token(3, FinishReason.LENGTH) == "output"
+    assert stream.usual == [[1, 2, 3]]
+    assert "make_request_output" not in vars(stream.state)
+
+
+def occupied(stream: Stream) -> None:
+    stream.collector.output = object()
+
+
+def slow(stream: Stream) -> None:
+    stream.free = False
+
+
+def failed(stream: Stream) -> None:
+    """As a cut, a client that left and an engine's error note it."""
+    stream.permit.failure = EngineDead()
+
+
+@pytest.mark.parametrize("obstacle", [occupied, slow, failed])
+def test_nothing_is_pushed_past_an_obstacle(obstacle: Callable[[Stream], None]) -> None:
+    stream = Stream()
+    stream.token(1)
+    obstacle(stream)
+    assert stream.token(2) == "output"
+    assert stream.token(3) == "output"
+    assert stream.pushed == [(CHOICE, "<1>")]
+    assert stream.usual == [[1, 2], [3]]
+
+
+async def test_what_cannot_be_pushed_ends_this_request_alone() -> None:
+    stream = Stream(broken=True)
+    assert stream.token(1) is None
+    with pytest.raises(RuntimeError, match="no room"):
+        await stream.collector.get()
+    assert stream.charged == []
