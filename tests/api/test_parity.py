@@ -9,15 +9,16 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from loadtest.tiny_model import EOS
+from tests.conftest import StartService
 from tests.rig.peer import Peer
 from tests.rig.routes import CHAT, COMPLETIONS, Json, Route, events_of
-from tests.rig.service import Service
 
 SEEDED: Json = {"temperature": 1.0, "seed": 11}
 GREEDY: Json = {"temperature": 0.0}
@@ -26,8 +27,8 @@ COMMON: Mapping[str, Json] = {
     "nothing": {},
     "one token": {"max_tokens": 1},
     "two tokens": {"max_tokens": 2},
-    "many tokens": {"max_tokens": 90},
-    "to the limit": {"max_tokens": None},
+    "many tokens": {"max_tokens": 60},
+    "no limit": {"max_tokens": None},
     "two samples": SEEDED | {"n": 2},
     "three samples": SEEDED | {"n": 3},
     "sampled": SEEDED,
@@ -94,8 +95,15 @@ ONLY_CHAT: Mapping[str, Json] = {
         "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
         "tool_choice": "none",
     },
+    # Without a limit a chat goes on to the end of the context.
+    "no limit": {
+        "max_tokens": None,
+        "messages": [{"role": "user", "content": "word " * 480}],
+    },
 }
 PAIRS = 60
+TOKENS = 12
+"""Unless a shape says how many: a first one, a last one, and enough between them to be pushed."""
 
 
 def shapes(own: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
@@ -116,8 +124,26 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def twin(peer: Peer, service: Service) -> tuple[httpx.Client, httpx.Client]:
-    return peer.client(), service.client()
+def twin(
+    start_module_service: StartService,
+    tiny_model: Path,
+    tiny_lora: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[httpx.Client, httpx.Client]]:
+    """Their server and ours, started at the same time.
+
+    Without a prefix cache: what it holds decides how a prompt is computed, and so how it rounds.
+    """
+    ours = start_module_service(
+        wait=False,
+        engine__enable_prefix_caching=False,
+        frontend__enable_auto_tool_choice=True,
+        frontend__tool_call_parser="hermes",
+    )
+    log = tmp_path_factory.mktemp("peer") / "log"
+    with Peer(tiny_model, tiny_lora, log, "--no-enable-prefix-caching") as theirs:
+        ours.wait_ready()
+        yield theirs.client(), ours.client()
 
 
 def test_there_are_enough() -> None:
@@ -128,7 +154,7 @@ def test_there_are_enough() -> None:
 def test_the_answer_is_the_same(
     twin: tuple[httpx.Client, httpx.Client], route: Route, values: Json, stream: bool
 ) -> None:
-    body = GREEDY | route.body(tokens=20) | values
+    body = GREEDY | route.body(tokens=TOKENS) | values
     if stream:
         body |= {"stream": True}
     else:
