@@ -12,7 +12,7 @@ from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.errors import InvalidValue
 from app.lifecycle import Phase
@@ -90,6 +90,32 @@ class TidegateServer(uvicorn.Server):
             await self.lifespan.shutdown()
 
 
+class ChunkOutlet:
+    """A way into an answer that is sent in chunks, past all that is between it and its route.
+
+    Implements `app.api.push.Outlet`.
+    """
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    @property
+    def free(self) -> bool:
+        """Whether a piece of the body can be sent now, and at once."""
+        cycle = self._cycle
+        return (
+            cycle.response_started
+            and cycle.chunked_encoding is True
+            and not cycle.flow.write_paused
+            and not cycle.disconnected
+            and not cycle.response_complete
+        )
+
+    def write(self, body: bytes) -> None:
+        """Send a piece, which is not empty; only when it is free."""
+        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+
+
 class BoundedHttpProtocol(HttpToolsProtocol):
     """Bounds a request's head in size and time, and refuses in the one error body.
 
@@ -115,13 +141,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._head_timer.cancel()
         self._await_head()
         super().on_message_begin()
-        # For a stream that sends without waiting, as long as there is room.
-        self.scope["state"]["flow"] = self.flow
 
     def on_headers_complete(self) -> None:
         self._head_bytes = None
         self._head_timer.cancel()
         super().on_headers_complete()
+        if self.cycle is not None:
+            self.scope["state"]["outlet"] = ChunkOutlet(self.cycle)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_timer.cancel()

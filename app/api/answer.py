@@ -94,7 +94,7 @@ class Answer(Response):
         accept = self.desk.door.admit(self.operation.value, cost_of(call), claim)
         with limiter.request(key, tokens_of(call)) as charge, accept as permit:
             exchange.permit = charge.permit = permit
-            way = ShortWay(send, exchange.flow)
+            way = ShortWay(exchange.outlet)
             work = Work(engine, call, permit, exchange, send, way)
             try:
                 await unless_disconnected(request.receive, work.do(request), permit.lost)

@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.push import Flow
+from app.api.push import Outlet
 from app.auth.keys import Key
 from app.errors import InternalError, TidegateError
 from app.permit import Permit
@@ -36,7 +36,7 @@ class Exchange:
     Attributes:
         key: whose request it is; None: of nobody.
         headers: read when the response starts, and added to it.
-        flow: how fast the client reads; None: the server does not say.
+        outlet: a way to the client past all that is between; None: there is none.
 
     """
 
@@ -48,7 +48,7 @@ class Exchange:
     permit: Permit | None = None
     key: Key | None = None
     headers: Callable[[], Mapping[str, str]] = dict
-    flow: Flow | None = None
+    outlet: Outlet | None = None
     started_at: float = field(default_factory=time.monotonic)
 
 
@@ -129,7 +129,8 @@ class RequestContext:
             await self.app(scope, receive, send)
             return
         state = scope.setdefault("state", {})
-        exchange = Exchange(request_id_of(HTTPConnection(scope).headers), flow=state.get("flow"))
+        request_id = request_id_of(HTTPConnection(scope).headers)
+        exchange = Exchange(request_id, outlet=state.get("outlet"))
         state.update(exchange=exchange, request_id=exchange.request_id)
 
         wire = _Wire(exchange, self.closing, scope, receive, send)

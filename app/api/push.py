@@ -4,8 +4,6 @@ import json
 import re
 from typing import Protocol
 
-from starlette.types import Send
-
 from app.api.sse import encode
 
 # One choice with a text and nothing else that is not null, as vllm renders it for completions and
@@ -20,10 +18,15 @@ _CHUNK = re.compile(
 _string = json.JSONEncoder(ensure_ascii=False).encode
 
 
-class Flow(Protocol):
-    """The server's view of how fast the client reads."""
+class Outlet(Protocol):
+    """The server's side of an answer that is under way."""
 
-    write_paused: bool
+    @property
+    def free(self) -> bool:
+        """Whether a piece of the body can be sent now, and at once."""
+
+    def write(self, body: bytes) -> None:
+        """Send a piece; only when it is free."""
 
 
 class ShortWay:
@@ -37,10 +40,9 @@ class ShortWay:
 
     """
 
-    def __init__(self, send: Send, flow: Flow | None) -> None:
+    def __init__(self, outlet: Outlet | None) -> None:
         self.sending = False
-        self._send = send
-        self._flow = flow
+        self._outlet = outlet
         self._closed = False
         self._pattern: tuple[str, bytes, bytes] | None = None
         self._heads: dict[int, bytes] = {}
@@ -61,33 +63,20 @@ class ShortWay:
     @property
     def free(self) -> bool:
         """Whether a text can be sent now, and in its order."""
-        return not (
-            self._closed
-            or self.sending
-            or self._pattern is None
-            or self._flow is None
-            or self._flow.write_paused
+        return (
+            self._pattern is not None
+            and not self.sending
+            and not self._closed
+            and self._outlet is not None
+            and self._outlet.free
         )
 
     def push(self, choice: int, text: str) -> None:
-        """Send the next text of a choice; only when it is free.
-
-        Raises:
-            RuntimeError: the server did not take it.
-
-        """
+        """Send the next text of a choice; only when it is free."""
         assert self._pattern is not None
+        assert self._outlet is not None
         head = self._heads.get(choice)
         if head is None:
             before, middle, _ = self._pattern
             head = self._heads[choice] = encode(f"{before}{choice}") + middle
-        body = head + encode(_string(text)) + self._pattern[2]
-        sending = self._send({"type": "http.response.body", "body": body, "more_body": True})
-        try:
-            # Sending waits for nothing but room in the transport, and there is some.
-            sending.send(None)  # type: ignore[attr-defined]
-        except StopIteration:
-            return
-        sending.close()  # type: ignore[attr-defined]
-        self.close()
-        raise RuntimeError("the transport has no room, though it said so")
+        self._outlet.write(head + encode(_string(text)) + self._pattern[2])

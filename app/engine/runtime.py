@@ -20,6 +20,7 @@ from vllm.entrypoints.launchers.cli_args import propagate_flash_late_interaction
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.entrypoints.serve.utils.sse_keep_alive import with_sse_keep_alive
+from vllm.envs import enable_envs_cache
 from vllm.exceptions import VLLMError
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
@@ -122,6 +123,8 @@ class VllmEngine:
             answer = await self.state.openai_serving_completion.create_completion(first)
             if isinstance(answer, ErrorResponse):
                 raise from_response(answer)
+        # Or vllm's output loop looks a variable up for each token.
+        enable_envs_cache()
 
     @property
     def model_name(self) -> str:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from pydantic_core import to_json
-from starlette.types import Message
 
 from app.api.push import ShortWay
 from app.api.sse import encode
@@ -25,17 +24,13 @@ DELTA = (
 
 @dataclass
 class Wire:
-    """A server's side that has room as long as it is not paused."""
+    """A server's side of an answer."""
 
-    write_paused: bool = False
-    stuck: bool = False
+    free: bool = True
     sent: list[bytes] = field(default_factory=list)
 
-    async def send(self, message: Message) -> None:
-        if self.stuck:
-            await _Never()
-        assert message["more_body"]
-        self.sent.append(message["body"])
+    def write(self, body: bytes) -> None:
+        self.sent.append(body)
 
     def events(self) -> list[dict[str, Any]]:
         events = b"".join(self.sent).decode().split("\n\n")
@@ -43,13 +38,8 @@ class Wire:
         return [json.loads(event.removeprefix("data: ")) for event in events]
 
 
-class _Never:
-    def __await__(self) -> Any:
-        yield self
-
-
 def way(wire: Wire, chunk: str = TEXT) -> ShortWay:
-    made = ShortWay(wire.send, wire)
+    made = ShortWay(wire)
     made.learn(chunk)
     return made
 
@@ -98,16 +88,16 @@ def test_it_is_free_only_when_nothing_is_before_it() -> None:
     assert made.free
     made.sending = True
     assert not made.free
-    made.sending, wire.write_paused = False, True
+    made.sending, wire.free = False, False
     assert not made.free
-    wire.write_paused = False
+    wire.free = True
     assert made.free
     made.close()
     assert not made.free
 
 
-def test_a_server_that_does_not_say_how_full_it_is_gets_nothing() -> None:
-    made = ShortWay(Wire().send, None)
+def test_without_an_outlet_it_is_never_free() -> None:
+    made = ShortWay(None)
     made.learn(TEXT)
     assert not made.free
 
@@ -116,11 +106,3 @@ def test_a_lone_surrogate_is_replaced() -> None:
     wire = Wire()
     way(wire).push(0, "a\udc80b")
     assert wire.events()[0]["choices"][0]["text"] == "a?b"
-
-
-def test_a_transport_that_lied_ends_the_way() -> None:
-    wire = Wire(stuck=True)
-    made = way(wire)
-    with pytest.raises(RuntimeError):
-        made.push(0, "x")
-    assert not made.free
