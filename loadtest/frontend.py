@@ -72,6 +72,8 @@ class Cell:
     Attributes:
         cpu_us: of the front end, per unit.
         itl_p99_s: over all gaps, each shared by the tokens that came after it.
+        resident_bytes: what the front end has after the run.
+        peak_bytes: the most that it has had since its start; loading takes more than serving.
 
     """
 
@@ -85,8 +87,8 @@ class Cell:
     ttft_p99_s: float | None
     itl_p50_s: float | None
     itl_p99_s: float | None
-    memory_bytes: int
-    """The most that the front end has had so far."""
+    resident_bytes: int
+    peak_bytes: int
     verdict: str
     reasons: tuple[str, ...]
 
@@ -99,7 +101,8 @@ READ: Mapping[str, tuple[str, float]] = {
     "ttft_p99_s": ("TTFT p99 ms", 1e3),
     "itl_p50_s": ("ITL p50 ms", 1e3),
     "itl_p99_s": ("ITL p99 ms", 1e3),
-    "memory_bytes": ("memory MB", 1e-6),
+    "resident_bytes": ("resident MB", 1e-6),
+    "peak_bytes": ("peak MB", 1e-6),
 }
 """Columns, and what a value is multiplied by."""
 
@@ -124,6 +127,10 @@ class FrontEnd:
     def cpu_s(self) -> float:
         """User and system time since the start."""
         return sum(sum(process.cpu_times()[:2]) for process in self.processes)
+
+    def resident_bytes(self) -> int:
+        """Added up."""
+        return sum(process.memory_info().rss for process in self.processes)
 
     def peak_bytes(self) -> int:
         """The highest resident sizes, added up."""
@@ -200,7 +207,8 @@ def measure(server: Server, front: FrontEnd, round_: int, directory: Path) -> li
                 ttft_p99_s=latency["ttft"]["p99"] if work.stream else None,
                 itl_p50_s=latency["itl"]["p50"] if work.stream else None,
                 itl_p99_s=latency["itl"]["p99"] if work.stream else None,
-                memory_bytes=front.peak_bytes(),
+                resident_bytes=front.resident_bytes(),
+                peak_bytes=front.peak_bytes(),
                 verdict=result.verdict.grade.value,
                 reasons=tuple(result.verdict.reasons),
             )
@@ -241,7 +249,8 @@ def _probed(server: Server, front: FrontEnd, round_: int) -> Cell:
         ttft_p99_s=None,
         itl_p50_s=None,
         itl_p99_s=None,
-        memory_bytes=front.peak_bytes(),
+        resident_bytes=front.resident_bytes(),
+        peak_bytes=front.peak_bytes(),
         verdict="valid",
         reasons=(),
     )
