@@ -359,6 +359,7 @@ class Ledger:
         self.unfinished = 0
         self.permits: dict[Permit, None] = {}
         self.closed: TidegateError | None = None
+        self.coming: set[asyncio.Task[object]] = set()
         self.dispatches: dict[Dispatch, None] = {}
 
     @contextmanager
@@ -401,12 +402,37 @@ class Ledger:
             del self.permits[permit]
             permit.close()
 
-    def cut(self, error: TidegateError) -> None:
-        """End whatever is in flight, and whatever is accepted from now on, with an error.
+    @contextmanager
+    def request_coming(self) -> Iterator[None]:
+        """While the current task reads a request's body: a cut ends that too.
 
-        A request whose body was still coming is among the latter. The first error stays.
+        Raises:
+            TidegateError: what was cut with.
+
+        """
+        if self.closed is not None:
+            raise self.closed
+        task = asyncio.current_task()
+        assert task is not None
+        self.coming.add(task)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self.closed is None:
+                raise
+            task.uncancel()
+            raise self.closed from None
+        finally:
+            self.coming.discard(task)
+
+    def cut(self, error: TidegateError) -> None:
+        """End whatever is in flight, and whatever comes or is accepted from now on, with an error.
+
+        The first error stays.
         """
         self.closed = self.closed or error
+        for task in self.coming:
+            task.cancel()
         for permit in list(self.permits):
             permit.cut(self.closed)
 

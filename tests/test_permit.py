@@ -1,5 +1,6 @@
 """The ledger's counts, without an engine and without a clock."""
 
+import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
 
@@ -99,6 +100,34 @@ async def test_a_cut_meets_what_is_in_flight_and_what_comes_yet(ledger: Ledger) 
             for permit in (before, after):
                 assert permit.failure is first
                 assert permit.lost.exception() is first
+
+
+async def test_a_cut_meets_a_body_that_is_still_coming(ledger: Ledger) -> None:
+    async def read() -> None:
+        with ledger.request_coming():
+            await asyncio.sleep(60)
+
+    reading = asyncio.create_task(read())
+    await asyncio.sleep(0)
+    ledger.cut(InternalError("cut"))
+    with pytest.raises(InternalError, match="cut"):
+        await reading
+    assert reading.cancelling() == 0
+    with pytest.raises(InternalError, match="cut"):  # also the next one
+        await read()
+
+
+async def test_a_body_whose_task_is_cancelled_is_not_cut(ledger: Ledger) -> None:
+    async def read() -> None:
+        with ledger.request_coming():
+            await asyncio.sleep(60)
+
+    reading = asyncio.create_task(read())
+    await asyncio.sleep(0)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert not ledger.coming
 
 
 async def test_a_nested_request_ends_with_its_last_call(ledger: Ledger, counts: Counts) -> None:

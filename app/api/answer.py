@@ -86,7 +86,8 @@ class Answer(Response):
         if key is not None:
             exchange.headers = partial(limiter.headers, key)
         engine = self.desk.engine()
-        body = await read_json_body(request, limits.max_body_bytes, limits.body_timeout_s)
+        with self.desk.door.gate.ledger.request_coming():
+            body = await read_json_body(request, limits.max_body_bytes, limits.body_timeout_s)
         call = engine.parse(self.operation, body)
         exchange.model = call.model or engine.model_name
         check_model(key, exchange.model)

@@ -1,6 +1,7 @@
 """A stop, with real signals: what is in flight ends properly, and no process is left."""
 
 import asyncio
+import json
 import signal
 import sys
 import time
@@ -8,6 +9,7 @@ import time
 import httpx
 
 from tests.conftest import StartService
+from tests.rig.raw import connect, post_head
 from tests.rig.server import ROOT
 from tests.rig.service import Held, Service, hold, total, until, until_metrics
 
@@ -92,12 +94,20 @@ async def test_what_is_not_done_in_time_is_cut_with_an_error(start_service: Star
         lifecycle__drain_settle_s=0,
         lifecycle__drain_timeout_s=1,
     )
-    async with hold(service, 2) as streams, service.async_client() as client:
+    async with (
+        hold(service, 2) as streams,
+        service.async_client() as client,
+        connect(service) as upload,
+    ):
         queued = asyncio.create_task(complete(client, max_tokens=100))
+        await upload.send(post_head("/v1/completions", 10))
         await until_metrics(service, lambda s: total(s, "vllm_pending_requests") == 1)
         service.signal_group(signal.SIGTERM)
         answer = await queued
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "draining")
+        # Its body never comes.
+        assert (await upload.head())[0] == 503
+        assert json.loads(await upload.rest())["error"]["code"] == "draining"
         await streams.finish()
         for stream in streams:
             assert not stream.complete
