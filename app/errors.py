@@ -283,3 +283,8 @@ class Overloaded(Overload):
         super().__init__(
             "The request would have to wait for too long; try again later.", status, retry_after_s
         )
+
+
+def forget_frames(error: BaseException) -> None:
+    """Let go of what an error that is kept holds of the code that raised it, and of its causes."""
+    error.__traceback__ = error.__cause__ = error.__context__ = None

@@ -12,6 +12,7 @@ holds in sequences, because all four are derived from what is written here.
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -108,7 +109,7 @@ class Dispatch:
         limit: output tokens that each sequence may have at most; None: as many as fit.
         in_engine: the engine has been given it.
         counted: output tokens that were charged to the request.
-        pushed: of those, the ones that an output of the engine is still going to bring.
+        pushed: of those, by sequence, what an output of the engine is still going to bring.
         footprint: KV cache, in tokens, that one of its sequences is expected to hold in the end.
 
     """
@@ -125,7 +126,7 @@ class Dispatch:
         self.in_engine = False
         self.footprint = 0.0
         self.counted = 0
-        self.pushed = 0
+        self.pushed: Counter[int] = Counter()
 
     @property
     def produced_each(self) -> int:
@@ -137,15 +138,15 @@ class Dispatch:
         self.permit.output()
         self.count(tokens)
 
-    def ahead(self, tokens: int) -> None:
+    def ahead(self, sequence: int, tokens: int) -> None:
         """Charge tokens that went to the client before their output is there."""
-        self.pushed += tokens
+        self.pushed[sequence] += tokens
         self.count(tokens)
 
-    def behind(self, tokens: int) -> int:
+    def behind(self, sequence: int, tokens: int) -> int:
         """Of an output's tokens, those that are not charged yet."""
-        known = min(tokens, self.pushed)
-        self.pushed -= known
+        known = min(tokens, self.pushed[sequence])
+        self.pushed[sequence] -= known
         return tokens - known
 
     def count(self, tokens: int) -> None:

@@ -1,7 +1,7 @@
 """What a front end costs: its CPU time per streamed token, per request and per probe, side by side.
 
 All servers are up at once, with the same engine arguments, and are given the same loads in turn
-(A B C A B C …): an idle one takes no CPU. The front end is every process of a server but those of
+(A B C, C B A, …): an idle one takes no CPU. The front end is every process of a server but those of
 the engine, which name themselves; their CPU time is their own accounting, not the wall clock's.
 Loads are closed loops that send so many requests and wait for all of them, so that every token is
 counted; what comes with a run (the question for the models, a scrape of the metrics each second)
@@ -30,7 +30,8 @@ from loadtest.settings import Run, Target
 from loadtest.table import number
 
 SCHEMA = 1
-ROUNDS = 5
+ROUNDS = 6
+"""With fewer, the interval is narrower than it says: see `bootstrap.paired_interval`."""
 PROMPT_TOKENS = 32
 PROBES = 500
 ENGINE = ("EngineCore", "VLLM::Worker", "DPCoordinator")
@@ -174,7 +175,9 @@ def main(arguments: Namespace) -> int:
                 _run(server, work, seed=0, directory=directory)  # neither counts the first ones
         cells = []
         for number_ in range(arguments.rounds):
-            for server, front in zip(reached, fronts, strict=True):
+            order = list(zip(reached, fronts, strict=True))
+            # A drift of the machine within a round speaks for none of them.
+            for server, front in order if number_ % 2 == 0 else reversed(order):
                 cells += measure(server, front, number_, directory)
     path = files.create(directory, "frontend", ".json")
     found = {"schema": SCHEMA, "environment": machine.facts("aiohttp", "uvloop"), **dump(cells)}

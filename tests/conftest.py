@@ -31,6 +31,7 @@ BESIDE = {
     "test_logs",
     "test_multi_node",
     "test_parameters",
+    "test_parity",
     "test_prometheus",
     "test_rig",
     "test_settings",

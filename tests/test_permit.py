@@ -232,12 +232,13 @@ async def test_the_books_balance_at_every_moment(plan: list[Step], close_after: 
 async def test_tokens_that_went_ahead_of_their_output_are_charged_once(ledger: Ledger) -> None:
     with ledger.permit("completions", 2) as permit:
         async with permit.dispatch(2, None, 5) as dispatch:
-            dispatch.output(dispatch.behind(1))
-            dispatch.ahead(1)
-            dispatch.ahead(1)
+            dispatch.output(dispatch.behind(0, 1))
+            dispatch.ahead(0, 1)
+            dispatch.ahead(0, 1)
             assert permit.output_tokens == 3
-            # An output of a sequence of which nothing went ahead, and then one of the other's.
-            dispatch.output(dispatch.behind(1))
-            dispatch.output(dispatch.behind(3))
+            # An output of the sequence of which nothing went ahead, and then one of the other's.
+            dispatch.output(dispatch.behind(1, 2))
             assert permit.output_tokens == 5
+            dispatch.output(dispatch.behind(0, 3))
+            assert permit.output_tokens == 6
             dispatch.end("length", 2)

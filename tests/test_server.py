@@ -1,6 +1,7 @@
 """The end of a service whose engine is no help: signals, cuts and what comes too late."""
 
 import asyncio
+import gc
 import json
 import signal
 import threading
@@ -10,13 +11,16 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 from starlette.requests import Request
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from app.engine.protocol import Call, Channel, Document, Stream
+from app.errors import InternalError
 from app.lifecycle import Phase, Stage
 from app.main import Service, create_app
 from app.server import TidegateServer, configuration, listen
 from app.settings import load
 from app.workload import InHand
+from tests.rig.raw import Connection, post_head
 from tests.rig.scripted import ScriptedEngine
 from tests.rig.server import LOOPBACK, free_port
 from tests.rig.streams import until
@@ -125,24 +129,46 @@ async def test_a_second_signal_leaves_an_engine_that_is_ending_no_time() -> None
         assert here.server.killed_by is None  # there was nothing left to cut
 
 
-async def test_a_body_that_comes_after_the_cut_is_refused() -> None:
+@pytest.mark.parametrize("sent", [0, 10])
+async def test_a_request_whose_body_does_not_come_is_cut(sent: int) -> None:
     limits = ("--lifecycle.drain_settle_s=0", "--lifecycle.drain_timeout_s=0.3")
     content = json.dumps(ASKED).encode()
-    cut = asyncio.Event()
-
-    async def body() -> AsyncIterator[bytes]:
-        yield content[:10]
-        await cut.wait()
-        yield content[10:]
-
-    async with running(*limits) as (here, client):
-        late = asyncio.create_task(client.post(CHAT, content=body(), headers=JSON))
+    async with running(*limits) as (here, _):
+        upload = Connection(*await asyncio.open_connection(LOOPBACK, here.port))
+        await upload.send(post_head(CHAT, len(content)) + content[:sent])
         await until(lambda: here.service.lifecycle.in_flight == 1)
         here.signal()
-        await until(lambda: here.service.ledger.closed is not None)
-        cut.set()
-        assert code_of(await late) == (503, "draining")
+        status, headers = await upload.head()
+        assert (status, headers["connection"]) == (503, "close")
+        assert json.loads(await upload.rest())["error"]["code"] == "draining"
+        await upload.close()
         assert here.engine.running == 0
+
+
+def cycles() -> int:
+    """Requests of which uvicorn's object still exists."""
+    return sum(isinstance(each, RequestResponseCycle) for each in gc.get_objects())
+
+
+async def test_no_request_is_left_to_the_garbage_collector() -> None:
+    """Answered, refused, failed in the engine and left by the client: all go when they end."""
+    async with running() as (here, client):
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(5):
+                await client.get("/version")
+                await client.post(CHAT, content=b"{", headers=JSON)
+                left = await asked(here, client)
+                left.cancel()
+                failed = await asked(here, client)
+                for permit in list(here.service.ledger.permits):
+                    permit.cut(InternalError())
+                assert (await failed).status_code == 500
+            await until(lambda: here.service.lifecycle.in_flight == 0)
+            await until(lambda: cycles() <= 1, within=2.0)  # a connection keeps its last one
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize(("phase", "alive"), [(Phase.STARTING, True), (Phase.READY, False)])

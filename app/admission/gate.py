@@ -89,7 +89,7 @@ class Gate:
         self._stats: Callable[[], DecodingStats] = DecodingStats
         self._granted: dict[Dispatch, None] = {}  # let through, and not yet held
         self._seen: dict[Permit, tuple[Line, int, int]] = {}
-        self._forecast: tuple[float, int, list[float]] | None = None
+        self._forecast: tuple[float, tuple[int, int, list[float]]] | None = None
 
     # -- the engine
 
@@ -227,7 +227,7 @@ class Gate:
         if ticket.granted.cancelled():  # whose task has not run since
             return
         self.lines.taken(ticket, now)
-        self.mix.granted(line.priority, ticket.dispatch.sequences)
+        self.mix.granted(line.priority, ticket.dispatch.sequences, now)
         self._granted[ticket.dispatch] = None
         line.flow.coming += ticket.dispatch.sequences
         line.flow.prompt(ticket.dispatch.tokens)
@@ -253,17 +253,18 @@ class Gate:
 
     def _leaves_reserve(self, line: Line, dispatch: Dispatch, room: Room, now: float) -> bool:
         """Whether enough slots stay free for those who have a better claim to them."""
-        slots = room.capacity.slots
-        inside = room.stats.inside + dispatch.sequences
+        slots, sequences = room.capacity.slots, dispatch.sequences
+        inside = room.stats.inside + sequences
         if room.stats.inside == 0 or inside <= slots - most_of(slots):
             return True
-        kept = self._reserve(line, dispatch.sequences, slots, now)
+        kept = self._reserve(line, sequences, slots, now)
         return not kept or inside <= slots - kept
 
     def _reserve(self, line: Line, sequences: int, slots: int, now: float) -> int:
         """Slots for more urgent classes, and for keys with less than half their part.
 
-        One that has more is not waiting for a slot to be kept for it: it sends all the time.
+        A key that has more is not waiting for a slot to be kept for it: it sends all the time. A
+        call that is so large that it could not begin beside a larger reserve leaves the least.
         """
         lines = list(self.lines.recent(now, RECENT_S))
         urgent = {other.priority for other in lines if other.priority < line.priority}
@@ -272,8 +273,9 @@ class Gate:
         small = 0
         if line.flow.inside and line.flow.inside + sequences > part:
             small = sum(flow is not line.flow and flow.inside < part / 2 for flow in flows)
-        kept = min(reserve_of(slots), SLOTS_EACH * (len(urgent) + small))
-        return max(kept, self.mix.reserve(line.priority, slots)) if urgent else kept
+        least = min(reserve_of(slots), SLOTS_EACH * (len(urgent) + small))
+        kept = max(least, self.mix.reserve(line.priority, slots, now)) if urgent else least
+        return kept if sequences <= slots - kept else least
 
     def _fits_cache(self, dispatch: Dispatch, room: Room) -> bool:
         """Whether the KV cache will hold all that is in the engine to its end, with this call."""
@@ -356,7 +358,10 @@ class Gate:
             return Outlook(self.ledger.unfinished, at_once=True, first_token_s=0.0, margin_s=0.0)
         line = self.line_of(claim)
         ahead = self.lines.ahead_of(line) + self._owed(line)
-        free, remaining_s = self._slots()
+        free, inside, remaining_s = self._slots()
+        # What is kept for others is not free; when they have it, more has to end.
+        slots = self._capacity.slots
+        free = min(free, slots - self._reserve(line, 1, slots, self.ledger.clock()) - inside)
         if any(other.tickets and other.rank <= line.rank for other in self.lines.all()):
             free = min(free, 0)  # whatever is free, the gate has not let the first of them through
         service_s = self.lengths.remaining(0, None) * self.pace.token_s
@@ -408,14 +413,17 @@ class Gate:
         self.pace.prefill(sequence.prompt_tokens, sequence.prefill_s)
         self.lengths.ended(sequence.output_tokens, sequence.at_limit)
 
-    def _slots(self) -> tuple[int, list[float]]:
-        """Free slots, less what waits inside the engine, and the seconds until others free up."""
+    def _slots(self) -> tuple[int, int, list[float]]:
+        """Free slots, what is inside the engine, and the seconds until other slots free up.
+
+        Of the free ones, those that wait inside are taken off.
+        """
         now = self.ledger.clock()
         if self._forecast is None or now - self._forecast[0] > FORECAST_S:
-            self._forecast = (now, *self._foresee())
-        return self._forecast[1], self._forecast[2]
+            self._forecast = (now, self._foresee())
+        return self._forecast[1]
 
-    def _foresee(self) -> tuple[int, list[float]]:
+    def _foresee(self) -> tuple[int, int, list[float]]:
         assert self._capacity is not None
         stats = self.stats()
         full = stats.waiting > 0 or stats.preempted
@@ -427,4 +435,4 @@ class Gate:
             for _ in range(dispatch.live)
         ]
         # Those that are not in a batch yet are about to be, as far as there are slots.
-        return slots - stats.inside, sorted(left[:slots])
+        return slots - stats.inside, stats.inside, sorted(left[:slots])

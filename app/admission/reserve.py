@@ -2,8 +2,12 @@
 
 import math
 
-REMEMBERED = 64
-"""How many sequences a share is over, about."""
+MEMORY_S = 10.0
+"""How fast what was let through is forgotten."""
+FEWEST = 16
+"""Sequences that a share is over at least: one alone says nothing."""
+SHARE = 0.05
+"""Below it the slots that are kept for any class will do."""
 RARELY = 0.005
 """How often a more urgent sequence may find none of the slots that are kept for it."""
 SLOTS_EACH = 2
@@ -16,27 +20,34 @@ def reserve_of(slots: int) -> int:
 
 
 def most_of(slots: int) -> int:
-    """Slots that are kept at the most."""
-    return slots // 2
+    """Slots that are kept at the most; of a few, only a quarter."""
+    return slots // 2 if slots >= 8 else slots // 4
 
 
 class Mix:
-    """The classes of the sequences that were lately let through."""
+    """The classes of the sequences that were lately let through. Times are seconds."""
 
     def __init__(self) -> None:
-        self._shares: dict[int, float] = {}
+        self._counts: dict[int, float] = {}
+        self._at = 0.0
 
-    def granted(self, priority: int, sequences: int) -> None:
+    def granted(self, priority: int, sequences: int, now: float) -> None:
         """Take note of sequences that go to the engine."""
-        stays = (1 - 1 / REMEMBERED) ** sequences
-        self._shares = {p: share * stays for p, share in self._shares.items() if share > RARELY}
-        self._shares[priority] = self._shares.get(priority, 0.0) + 1 - stays
+        self._fade(now)
+        self._counts[priority] = self._counts.get(priority, 0.0) + sequences
 
-    def more_urgent(self, priority: int) -> float:
+    def _fade(self, now: float) -> None:
+        stays = math.exp((self._at - now) / MEMORY_S)
+        self._counts = {p: n * stays for p, n in self._counts.items() if n * stays > SHARE}
+        self._at = now
+
+    def more_urgent(self, priority: int, now: float) -> float:
         """The share of the classes that go before one."""
-        return sum(share for p, share in self._shares.items() if p < priority)
+        self._fade(now)
+        before = sum(n for p, n in self._counts.items() if p < priority)
+        return before / max(FEWEST, sum(self._counts.values()))
 
-    def reserve(self, priority: int, slots: int) -> int:
+    def reserve(self, priority: int, slots: int, now: float) -> int:
         """Slots that a class has to leave so that those before it nearly always find one.
 
         While more waits than there is room for, slots free up at the rate at which sequences are
@@ -44,8 +55,8 @@ class Mix:
         birth-death process with the ratio `more_urgent`, and the probability of all r of them being
         taken is about that ratio to the power of r.
         """
-        ratio = self.more_urgent(priority)
-        if ratio <= RARELY:
+        ratio = self.more_urgent(priority, now)
+        if ratio < SHARE:
             return 0
         if ratio >= 1:
             return most_of(slots)

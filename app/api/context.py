@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.push import Outlet
 from app.auth.keys import Key
-from app.errors import InternalError, TidegateError
+from app.errors import InternalError, TidegateError, forget_frames
 from app.permit import Permit
 from app.telemetry.logs import FinishedRequest, fields, request_line
 from app.telemetry.metrics import Metrics
@@ -130,7 +130,7 @@ class RequestContext:
             return
         state = scope.setdefault("state", {})
         request_id = request_id_of(HTTPConnection(scope).headers)
-        exchange = Exchange(request_id, outlet=state.get("outlet"))
+        exchange = Exchange(request_id, outlet=state.pop("outlet", None))
         state.update(exchange=exchange, request_id=exchange.request_id)
 
         wire = _Wire(exchange, self.closing, scope, receive, send)
@@ -146,6 +146,11 @@ class RequestContext:
             self._finish(exchange)
 
     def _finish(self, exchange: Exchange) -> None:
+        # Both lead back here: without this each request would be left to the garbage collector, and
+        # with a failure all that its frames hold, the body for one.
+        exchange.outlet = None
+        if exchange.permit is not None and exchange.permit.failure is not None:
+            forget_frames(exchange.permit.failure)
         if exchange.route in QUIET_ROUTES:
             return
         line = finished(exchange, time.monotonic() - exchange.started_at)

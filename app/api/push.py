@@ -36,6 +36,7 @@ class ShortWay:
     this request, everything but the text and the index of the choice.
 
     Attributes:
+        empties: texts that are empty are sent too, as the handler does for this request.
         sending: the handler's chunk is on its way.
 
     """
@@ -43,13 +44,18 @@ class ShortWay:
     def __init__(self, outlet: Outlet | None) -> None:
         self.sending = False
         self._outlet = outlet
-        self._closed = False
+        self._closed = True
+        self.empties = True
         self._pattern: tuple[str, bytes, bytes] | None = None
         self._heads: dict[int, bytes] = {}
 
+    def open(self, *, empties: bool) -> None:
+        """From now on it learns, and is used once it has learned."""
+        self._closed, self.empties = False, empties
+
     def learn(self, sent: str) -> None:
         """Look at what the handler has made and the client was sent: one chunk or several."""
-        if self._pattern is not None:
+        if self._closed or self._pattern is not None:
             return
         last = sent.removesuffix("\n\n").rpartition("\n\n")[2]
         if (found := _CHUNK.fullmatch(last)) is not None:

@@ -193,9 +193,8 @@ def observe(
         if output.finished:
             dispatch.end("stop")
         return
-    dispatch.output(
-        dispatch.behind(sum(len(completion.token_ids) for completion in output.outputs))
-    )
+    new = (dispatch.behind(each.index, len(each.token_ids)) for each in output.outputs)
+    dispatch.output(sum(new))
     for completion in output.outputs:
         if completion.finish_reason is not None:
             dispatch.end(completion.finish_reason)

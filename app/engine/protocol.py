@@ -68,7 +68,16 @@ class Stream:
 
 
 class Channel(Protocol):
-    """The short way of a stream, for output that needs no handler."""
+    """The short way of a stream, for output that needs no handler. It is closed until opened.
+
+    Attributes:
+        empties: texts that are empty are sent too.
+
+    """
+
+    empties: bool
+
+    def open(self, *, empties: bool) -> None: ...
 
     @property
     def free(self) -> bool:

@@ -15,7 +15,6 @@ from typing import Any
 
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.parser.abstract_parser import DelegatingParser, Parser
-from vllm.parser.engine.adapters import ParserEngineToolAdapter
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine import FinishReason
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector, RequestState
@@ -60,7 +59,7 @@ def _passes_on(parser: type[Parser], request: ChatCompletionRequest) -> bool:
         parser.parse_delta is DelegatingParser.parse_delta
         and parser.reasoning_parser_cls is None
         and request.tool_choice == "none"
-        and not issubclass(parser.tool_parser_cls, ParserEngineToolAdapter)
+        and not getattr(parser.tool_parser_cls, "engine_based_streaming", False)
     )
 
 
@@ -115,16 +114,32 @@ class Pusher:
         *transfer: Any,
         **more: Any,
     ) -> Any:
-        if finish_reason is None and self._free:
-            return self._push(new_token_ids)
+        if finish_reason is None and self._push(new_token_ids):
+            return None
         if finish_reason is not None:
             # Or the two would hold each other until the garbage collector comes.
-            del self._state.make_request_output
+            vars(self._state).pop("make_request_output", None)
         if self._pushed:
             new_token_ids, self._pushed = [*self._pushed, *new_token_ids], []
         return self._make(
             new_token_ids, pooling_output, finish_reason, stop_reason, *transfer, **more
         )
+
+    def _push(self, token_ids: list[int]) -> bool:
+        """Whether the output was pushed, or has failed."""
+        try:
+            if not self._free:
+                return False
+            text = self._detokenizer.get_next_output_text(False, True)
+            if text or self._channel.empties:
+                self._channel.push(self._choice, text)
+            self._pushed += token_ids
+            self._dispatch.ahead(self._choice, len(token_ids))
+        except Exception as error:
+            # Whatever it was ends this request, and not the output loop with all of them.
+            logger.exception("output could not be pushed")
+            self._collector.put(error)
+        return True
 
     @property
     def _free(self) -> bool:
@@ -134,14 +149,3 @@ class Pusher:
             and self._dispatch.permit.failure is None
             and self._channel.free
         )
-
-    def _push(self, token_ids: list[int]) -> None:
-        try:
-            text = self._detokenizer.get_next_output_text(False, True)
-            self._channel.push(self._choice, text)
-            self._pushed += token_ids
-            self._dispatch.ahead(len(token_ids))
-        except Exception as error:
-            # Whatever it was ends this request, and not the output loop with all of them.
-            logger.exception("output could not be pushed")
-            self._collector.put(error)

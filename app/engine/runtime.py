@@ -223,7 +223,12 @@ class VllmEngine:
         if handler is None:
             raise InvalidValue(f"The model does not support {call.operation.value}.", "model")
         if channel is not None and is_plain(call, self.args, self._parser):
+            # A parser makes no chunk of a text that is empty.
+            parsed = call.operation is Operation.CHAT and self._parser is not None
+            channel.open(empties=not parsed)
             current_channel.set(channel)
+        else:
+            current_channel.set(None)  # or it were that of the connection's last request
         try:
             result = await handler(*self._arguments(call, request))
             return await self._answer(result)

@@ -159,18 +159,51 @@ async def test_a_low_class_is_not_starved() -> None:
 
 
 def test_slots_are_kept_by_the_share_of_those_that_go_before() -> None:
-    mix = Mix()
-    for _ in range(1000):
-        mix.granted(0, 1)
-    assert [mix.reserve(p, 16) for p in (-1, 0, 1)] == [0, 0, most_of(16)]
+    mix, now = Mix(), 0.0
     for n in range(1000):
-        mix.granted(0 if n % 5 else -1, 1)
-    assert mix.more_urgent(0) == pytest.approx(0.2, abs=0.02)
-    assert [mix.reserve(p, 16) for p in (-1, 0, 1)] == [0, 4, 8]
-    assert [mix.reserve(0, n) for n in (1, 2, 4, 64)] == [0, 1, 2, 4]  # not by the slots
-    for _ in range(1000):
-        mix.granted(0, 1)
-    assert mix.reserve(0, 16) == 0
+        now = n / 10
+        mix.granted(0 if n % 5 else -1, 1, now)
+    assert mix.more_urgent(0, now) == pytest.approx(0.2, abs=0.02)
+    assert [mix.reserve(p, 16, now) for p in (-1, 0, 1)] == [0, 4, 8]
+    # What is needed does not depend on the slots; of a few, no more than a quarter is kept.
+    assert [mix.reserve(0, n, now) for n in (1, 2, 4, 8, 64)] == [0, 0, 1, 4, 4]
+    assert mix.reserve(0, 16, now + 60) == 0
+
+
+def test_one_urgent_request_a_minute_keeps_nothing_more() -> None:
+    mix = Mix()
+    for n in range(100):
+        mix.granted(0 if n % 20 else -1, 1, 3.0 * n)
+        assert mix.reserve(0, 16, 3.0 * n) in (0, 2)
+
+
+async def test_a_call_larger_than_what_is_not_kept_begins_all_the_same() -> None:
+    world = World(slots=16, max_pending=100)
+    for _ in range(200):
+        world.gate.mix.granted(-1, 1, 0.0)
+    urgent = world.send(priority=-1, length=400)
+    await world.run(0.1)
+    large = world.send(sequences=10, length=20)
+    await world.run(1.0)
+    assert urgent.ended_at is None
+    assert large.ended_at is not None
+
+
+async def test_what_is_kept_for_others_is_foreseen() -> None:
+    world = World(slots=16, max_pending=100, slo_s=0.5)
+    for _ in range(200):
+        world.gate.mix.granted(-1, 1, 0.0)
+    world.send(priority=-1, length=3)
+    await world.run(0.1)
+    low = [world.send(length=300) for _ in range(16 - most_of(16))]
+    await world.run(0.1)
+    assert all(request.first_at is not None for request in low)
+    late = world.send(length=300)
+    await world.run(0.1)
+    assert late.failure is not None  # and not accepted for a slot that it does not get
+    urgent = world.send(priority=-1, length=10)
+    await world.run(0.2)
+    assert urgent.first_at is not None
 
 
 @pytest.mark.parametrize(("share", "used"), [(0.1, 0.72), (0.2, 0.55)])

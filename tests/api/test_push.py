@@ -40,6 +40,7 @@ class Wire:
 
 def way(wire: Wire, chunk: str = TEXT) -> ShortWay:
     made = ShortWay(wire)
+    made.open(empties=True)
     made.learn(chunk)
     return made
 
@@ -98,6 +99,7 @@ def test_it_is_free_only_when_nothing_is_before_it() -> None:
 
 def test_without_an_outlet_it_is_never_free() -> None:
     made = ShortWay(None)
+    made.open(empties=True)
     made.learn(TEXT)
     assert not made.free
 
@@ -106,3 +108,12 @@ def test_a_lone_surrogate_is_replaced() -> None:
     wire = Wire()
     way(wire).push(0, "a\udc80b")
     assert wire.events()[0]["choices"][0]["text"] == "a?b"
+
+
+def test_it_is_closed_until_it_is_opened() -> None:
+    made = ShortWay(Wire())
+    made.learn(TEXT)
+    assert not made.free
+    made.open(empties=True)
+    made.learn(TEXT)
+    assert made.free

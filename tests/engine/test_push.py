@@ -21,6 +21,7 @@ class Stream:
     """One sequence with its collector and channel; token n has the text `<n>`."""
 
     free: bool = True
+    empties: bool = True
     broken: bool = False
     pushed: list[tuple[int, str]] = field(default_factory=list)
     usual: list[list[int]] = field(default_factory=list)
@@ -28,21 +29,29 @@ class Stream:
 
     def __post_init__(self) -> None:
         self.tokens: list[int] = []
+        self.held = False
         self.charged: list[int] = []
         self.collector = RequestOutputCollector(RequestOutputKind.DELTA, "r")
         self.permit = SimpleNamespace(failure=None)
         self.state: Any = SimpleNamespace(
             make_request_output=self.make, detokenizer=self, request_index=CHOICE
         )
-        dispatch: Any = SimpleNamespace(permit=self.permit, ahead=self.charged.append)
+        dispatch: Any = SimpleNamespace(permit=self.permit, ahead=self.charge)
         self.state.make_request_output = Pusher(self.state, self.collector, self, dispatch)
 
     def make(self, token_ids: list[int], *rest: Any, **more: Any) -> str:
         self.usual.append(token_ids)
         return "output"
 
+    def charge(self, choice: int, tokens: int) -> None:
+        assert choice == CHOICE
+        self.charged.append(tokens)
+
+    def open(self, *, empties: bool) -> None:
+        raise AssertionError
+
     def get_next_output_text(self, finished: bool, delta: bool) -> str:
-        return f"<{self.tokens[-1]}>"
+        return "" if self.held else f"<{self.tokens[-1]}>"
 
     def push(self, choice: int, text: str) -> None:
         if self.broken:
@@ -70,6 +79,19 @@ def test_the_last_output_takes_the_usual_way_with_all_that_was_pushed() -> None:
     assert stream.token(3, FinishReason.LENGTH) == "output"
     assert stream.usual == [[1, 2, 3]]
     assert "make_request_output" not in vars(stream.state)
+
+
+@pytest.mark.parametrize("empties", [True, False])
+def test_an_empty_text_is_sent_where_the_handler_would(empties: bool) -> None:
+    stream = Stream(empties=empties)
+    stream.held = True
+    assert stream.token(1) is None
+    stream.held = False
+    assert stream.token(2) is None
+    assert stream.pushed == [(CHOICE, "")] * empties + [(CHOICE, "<2>")]
+    assert stream.charged == [1, 1]
+    stream.token(3, FinishReason.LENGTH)
+    assert stream.usual == [[1, 2, 3]]
 
 
 def occupied(stream: Stream) -> None:

@@ -34,7 +34,7 @@ CELL = Cell(
 )
 PARENT = """
 import subprocess, sys, time
-busy = "import time\\nend = time.process_time() + 0.3\\nwhile time.process_time() < end: pass\\n"
+busy = "import time\\nend = time.process_time() + 1\\nwhile time.process_time() < end: pass\\n"
 busy += "print('done', flush=True)\\ntime.sleep(60)"
 for name in ("VLLM::EngineCore", "helper"):
     child = subprocess.Popen([sys.executable, "-c", busy, name], stdout=subprocess.PIPE)
@@ -63,7 +63,7 @@ def test_the_engine_is_no_part_of_the_front_end(tmp_path: Path) -> None:
     with tree(tmp_path) as pid:
         front = FrontEnd(Server("a", "http://127.0.0.1:1", pid))
         assert len(front.processes) == 2
-        assert 0.3 <= front.cpu_s() < 0.6
+        assert 1.0 <= front.cpu_s() < 1.9
         assert 0 < front.resident_bytes() <= front.peak_bytes()
 
 
