@@ -13,33 +13,34 @@ from tests.rig.peer import Peer
 from tests.rig.service import Server, Service, Setting, tiny_settings
 
 SERVERS = {"service", "start_service", "start_module_service", "peer"}
-BESIDE = {
+BESIDE = (
+    "test_stop",
+    "test_start",
+    "test_multi_node",
+    "test_data_parallel",
+    "test_parity",
+    "test_rig",
+    "test_disconnect_storm",
+    "test_embeddings",
+    "test_failures",
     "test_bad_http",
     "test_bad_input",
     "test_batching",
     "test_bench_serve",
     "test_clients",
-    "test_data_parallel",
-    "test_disconnect_storm",
     "test_embedded",
-    "test_embeddings",
     "test_embeddings_failures",
-    "test_failures",
     "test_fields",
     "test_fuzz",
     "test_keys",
     "test_logs",
-    "test_multi_node",
     "test_parameters",
-    "test_parity",
     "test_prometheus",
-    "test_rig",
     "test_settings",
-    "test_start",
-    "test_stop",
     "test_structured",
     "test_tracing",
-}
+)
+"""The longest first: the last one runs alone."""
 
 
 class StartService:
@@ -81,6 +82,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.beside)
         if SERVERS & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.engine)
+    items.sort(key=lambda item: BESIDE.index(item.path.stem) if item.path.stem in BESIDE else 999)
 
 
 @pytest.hookimpl(wrapper=True)

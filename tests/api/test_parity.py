@@ -214,14 +214,16 @@ def shape(part: Any) -> Any:
 
 def middles(chunks: list[Json]) -> set[Any]:
     """The shapes of chunks that bring a text and neither begin nor end a choice."""
-    choices = [(chunk, choice) for chunk in chunks for choice in chunk["choices"]]
-    return {
-        (shape(chunk), shape(choice))
-        for chunk, choice in choices
-        if choice["finish_reason"] is None
-        and (choice.get("text") or choice.get("delta", {}).get("content"))
-        and "role" not in choice.get("delta", {})
-    }
+    begun: set[int] = set()
+    found: set[Any] = set()
+    for chunk in chunks:
+        for choice in chunk["choices"]:
+            text = choice.get("text") or choice.get("delta", {}).get("content")
+            if choice["index"] in begun and text and choice["finish_reason"] is None:
+                found.add((shape(chunk), shape(choice)))
+            if text:
+                begun.add(choice["index"])
+    return found
 
 
 def join(whole: Json, part: Json) -> None:
