@@ -33,7 +33,9 @@ class Lengths:
         self._refresh()
         bound = float("inf") if limit is None else max(0, limit - produced)
         likely = min(bound, self._residual(produced, bound))
-        return likely if limit is None else self._full * bound + (1 - self._full) * likely
+        if limit is None:
+            return likely
+        return min(bound, likely + self._full * (bound - likely))
 
     def _residual(self, produced: int, bound: float) -> float:
         first = bisect_right(self._ordered, produced)

@@ -1,7 +1,7 @@
 """Lengths, pace, flows and forecasts, each by itself."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.admission.flows import OUTPUT_WEIGHT, PROMPT_WEIGHT, Flows
@@ -50,6 +50,7 @@ def test_a_mixture_is_weighted() -> None:
     st.integers(0, 600),
     st.one_of(st.none(), st.integers(0, 600)),
 )
+@example(ended=[(0, False)] * 4 + [(0, True)], produced=0, limit=101)
 def test_what_is_to_come_is_never_negative_nor_beyond_the_limit(
     ended: list[tuple[int, bool]], produced: int, limit: int | None
 ) -> None:
