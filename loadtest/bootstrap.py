@@ -13,6 +13,7 @@ one run to the next. Repeat the runs and use `paired_interval` for that.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -83,6 +84,27 @@ def paired_interval(
     """
     ratios = np.array([a / b for a, b in pairs])
     return _between(_drawn(ratios, statistic, np.random.default_rng(seed), draws, 1), level)
+
+
+@dataclass(frozen=True)
+class Paired:
+    """What a / b was in each pair that has both numbers, b not 0: the median and its 95 % interval.
+
+    Without such a pair there is neither.
+    """
+
+    ratios: tuple[float, ...]
+    median: float | None
+    interval: tuple[float, float] | None
+
+
+def paired(pairs: Sequence[tuple[float | None, float | None]]) -> Paired:
+    """Over pairs (a, b) that are independent of each other."""
+    whole = [(a, b) for a, b in pairs if a is not None and b]
+    if not whole:
+        return Paired((), None, None)
+    ratios = tuple(a / b for a, b in whole)
+    return Paired(ratios, float(np.median(ratios)), paired_interval(whole))
 
 
 def _drawn(

@@ -11,10 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from loadtest import files, options, session, settings
-from loadtest.bootstrap import paired_interval
+from loadtest.bootstrap import paired
 from loadtest.errors import UsageError
 from loadtest.result import Result
 from loadtest.run import execute
@@ -136,16 +134,8 @@ def _ratio(
     server: str, metric: str, pairs: Sequence[tuple[float | None, float | None]], trusted: bool
 ) -> Ratio:
     # A first server that did nothing has no ratio: its round is missing, and the table says so.
-    whole = [(a, b) for a, b in pairs if a is not None and b]
-    each = tuple(a / b for a, b in whole)
-    return Ratio(
-        server=server,
-        metric=metric,
-        ratios=each,
-        median=float(np.median(each)) if each else None,
-        interval=paired_interval(whole) if each else None,
-        trusted=trusted,
-    )
+    found = paired(pairs)
+    return Ratio(server, metric, found.ratios, found.median, found.interval, trusted)
 
 
 def _value(result: Result, path: Sequence[str]) -> float | None:

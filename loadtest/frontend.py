@@ -21,13 +21,15 @@ import httpx
 import psutil
 
 from loadtest import files, machine, options, servers
-from loadtest.bootstrap import paired_interval
+from loadtest.bootstrap import Paired, paired
 from loadtest.errors import UsageError
 from loadtest.plan import Load, Shape, Spec
+from loadtest.result import Result
 from loadtest.run import execute
 from loadtest.servers import Server
 from loadtest.settings import Run, Target
 from loadtest.table import number
+from loadtest.verdict import Grade
 
 SCHEMA = 1
 ROUNDS = 6
@@ -82,16 +84,16 @@ class Cell:
     work: str
     round: int
     cpu_us: float
-    tokens_per_s: float
     requests_per_s: float
-    ttft_p50_s: float | None
-    ttft_p99_s: float | None
-    itl_p50_s: float | None
-    itl_p99_s: float | None
     resident_bytes: int
     peak_bytes: int
-    verdict: str
-    reasons: tuple[str, ...]
+    tokens_per_s: float = 0.0
+    ttft_p50_s: float | None = None
+    ttft_p99_s: float | None = None
+    itl_p50_s: float | None = None
+    itl_p99_s: float | None = None
+    verdict: str = Grade.VALID.value
+    reasons: tuple[str, ...] = ()
 
 
 READ: Mapping[str, tuple[str, float]] = {
@@ -184,7 +186,7 @@ def main(arguments: Namespace) -> int:
     path.write_text(json.dumps(found) + "\n", encoding="utf-8")
     print(render(cells))
     print(path)
-    return int(any(cell.verdict == "invalid" for cell in cells))
+    return int(any(cell.verdict == Grade.INVALID.value for cell in cells))
 
 
 def measure(server: Server, front: FrontEnd, round_: int, directory: Path) -> list[Cell]:
@@ -222,7 +224,7 @@ def measure(server: Server, front: FrontEnd, round_: int, directory: Path) -> li
     return cells
 
 
-def _run(server: Server, work: Work, seed: int, directory: Path) -> Any:
+def _run(server: Server, work: Work, seed: int, directory: Path) -> Result:
     load = Load(kind="closed", concurrency=work.users, requests=work.requests)
     shape = Shape(prompt=f"fixed:{PROMPT_TOKENS}", output=f"fixed:{work.output_tokens}")
     run = Run(
@@ -246,16 +248,9 @@ def _probed(server: Server, front: FrontEnd, round_: int) -> Cell:
         work="probes",
         round=round_,
         cpu_us=cpu_s / PROBES * 1e6,
-        tokens_per_s=0.0,
         requests_per_s=PROBES / elapsed,
-        ttft_p50_s=None,
-        ttft_p99_s=None,
-        itl_p50_s=None,
-        itl_p99_s=None,
         resident_bytes=front.resident_bytes(),
         peak_bytes=front.peak_bytes(),
-        verdict="valid",
-        reasons=(),
     )
 
 
@@ -277,8 +272,7 @@ class Row:
     server: str
     work: str
     medians: Mapping[str, float | None]
-    ratios: Mapping[str, float | None]
-    cpu_interval: tuple[float, float] | None
+    ratios: Mapping[str, Paired]
 
 
 def rows(cells: Sequence[Cell]) -> list[Row]:
@@ -289,24 +283,12 @@ def rows(cells: Sequence[Cell]) -> list[Row]:
         base = {c.round: c for c in cells if c.server == first and c.work == work}
         for server in dict.fromkeys(cell.server for cell in cells):
             own = [c for c in cells if c.server == server and c.work == work]
-            pairs = {
-                name: [
-                    (getattr(cell, name), getattr(base[cell.round], name))
-                    for cell in own
-                    if getattr(cell, name) is not None and getattr(base[cell.round], name)
-                ]
+            ratios = {
+                name: paired([(getattr(c, name), getattr(base[c.round], name)) for c in own])
                 for name in READ
             }
-            cpu = pairs["cpu_us"]
-            found.append(
-                Row(
-                    server,
-                    work,
-                    {name: _median([getattr(c, name) for c in own]) for name in READ},
-                    {name: _median([a / b for a, b in each]) for name, each in pairs.items()},
-                    paired_interval(cpu) if cpu else None,
-                )
-            )
+            medians = {name: _median([getattr(c, name) for c in own]) for name in READ}
+            found.append(Row(server, work, medians, ratios))
     return found
 
 
@@ -342,7 +324,7 @@ def _titles() -> str:
 def _values(row: Row) -> str:
     texts = []
     for name, (_, times) in READ.items():
-        value, ratio = row.medians[name], row.ratios[name]
+        value, ratio = row.medians[name], row.ratios[name].median
         texts.append("" if not value else f"{number(value * times)} ({number(ratio)})")
-    low, high = row.cpu_interval or (float("nan"), float("nan"))
+    low, high = row.ratios["cpu_us"].interval or (float("nan"), float("nan"))
     return "".join(f"{text:>20}" for text in texts) + f"  {low:.3f} to {high:.3f}"

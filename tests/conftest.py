@@ -82,7 +82,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.beside)
         if SERVERS & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.engine)
-    items.sort(key=lambda item: BESIDE.index(item.path.stem) if item.path.stem in BESIDE else 999)
+    items.sort(key=lambda item: (*BESIDE, item.path.stem).index(item.path.stem))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -102,27 +102,25 @@ async def test_a_cut_meets_what_is_in_flight_and_what_comes_yet(ledger: Ledger) 
                 assert permit.lost.exception() is first
 
 
-async def test_a_cut_meets_a_body_that_is_still_coming(ledger: Ledger) -> None:
-    async def read() -> None:
-        with ledger.request_coming():
-            await asyncio.sleep(60)
+async def read(ledger: Ledger) -> None:
+    """A body that does not come."""
+    with ledger.request_coming():
+        await asyncio.sleep(60)
 
-    reading = asyncio.create_task(read())
+
+async def test_a_cut_meets_a_body_that_is_still_coming(ledger: Ledger) -> None:
+    reading = asyncio.create_task(read(ledger))
     await asyncio.sleep(0)
     ledger.cut(InternalError("cut"))
     with pytest.raises(InternalError, match="cut"):
         await reading
     assert reading.cancelling() == 0
     with pytest.raises(InternalError, match="cut"):  # also the next one
-        await read()
+        await read(ledger)
 
 
 async def test_a_body_whose_task_is_cancelled_is_not_cut(ledger: Ledger) -> None:
-    async def read() -> None:
-        with ledger.request_coming():
-            await asyncio.sleep(60)
-
-    reading = asyncio.create_task(read())
+    reading = asyncio.create_task(read(ledger))
     await asyncio.sleep(0)
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):

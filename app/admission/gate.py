@@ -358,10 +358,10 @@ class Gate:
             return Outlook(self.ledger.unfinished, at_once=True, first_token_s=0.0, margin_s=0.0)
         line = self.line_of(claim)
         ahead = self.lines.ahead_of(line) + self._owed(line)
-        free, inside, remaining_s = self._slots()
+        slots, inside, remaining_s = self._slots()
+        most = self._capacity.slots
         # What is kept for others is not free; when they have it, more has to end.
-        slots = self._capacity.slots
-        free = min(free, slots - self._reserve(line, 1, slots, self.ledger.clock()) - inside)
+        free = min(slots, most - self._reserve(line, 1, most, self.ledger.clock())) - inside
         if any(other.tickets and other.rank <= line.rank for other in self.lines.all()):
             free = min(free, 0)  # whatever is free, the gate has not let the first of them through
         service_s = self.lengths.remaining(0, None) * self.pace.token_s
@@ -414,10 +414,8 @@ class Gate:
         self.lengths.ended(sequence.output_tokens, sequence.at_limit)
 
     def _slots(self) -> tuple[int, int, list[float]]:
-        """Free slots, what is inside the engine, and the seconds until other slots free up.
-
-        Of the free ones, those that wait inside are taken off.
-        """
+        """Slots that the engine has for sequences, how many are inside it, and the seconds until
+        each of those in a slot ends."""
         now = self.ledger.clock()
         if self._forecast is None or now - self._forecast[0] > FORECAST_S:
             self._forecast = (now, self._foresee())
@@ -435,4 +433,4 @@ class Gate:
             for _ in range(dispatch.live)
         ]
         # Those that are not in a batch yet are about to be, as far as there are slots.
-        return slots - stats.inside, stats.inside, sorted(left[:slots])
+        return slots, stats.inside, sorted(left[:slots])
