@@ -20,7 +20,7 @@ from vllm.entrypoints.launchers.cli_args import propagate_flash_late_interaction
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.entrypoints.serve.utils.sse_keep_alive import with_sse_keep_alive
-from vllm.envs import enable_envs_cache
+from vllm.envs import disable_envs_cache, enable_envs_cache
 from vllm.exceptions import VLLMError
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
@@ -70,6 +70,8 @@ def build(settings: Settings, ledger: Ledger, report: Callable[[Stage], None]) -
         Exception: whatever keeps the engine from starting.
 
     """
+    # An engine that was here before has left its own values in it.
+    disable_envs_cache()
     model, name = settings.engine.model, None
     if model is None:
         model, name = str(embedded.ensure()), embedded.SERVED_NAME

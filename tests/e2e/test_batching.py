@@ -1,18 +1,17 @@
 """Continuous batching, as clients and the gauges see it."""
 
-import asyncio
 import uuid
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from tests.rig.service import Held, Samples, Service, hold, total
+import httpx
 
-# In the order in which they start, so that the first three cannot end before the fifth is there.
-# All decode in step: the fifth takes the first short one's slot and ends after some 500 steps,
-# long before the second short one, and that long before the long one.
-LENGTHS = {"long": 940, "short-3": 800, "short-2": 650, "short-1": 300}
-FIFTH = 200
+from tests.rig.service import Held, Samples, Service, hold, scrape, total, until_metrics
+
+# All begin in one step and decode in step: the fifth takes the first short one's slot.
+LENGTHS = {"short-1": 250, "short-2": 650, "short-3": 700, "long": 940}
+FIFTH = 300
 ENDS = ["short-1", "fifth", "short-2", "short-3", "long"]
 
 
@@ -44,29 +43,36 @@ class Gauges:
 
 async def test_a_queued_request_starts_when_the_first_slot_is_free(service: Service) -> None:
     run = uuid.uuid4().hex[:8]
-    gauges = Gauges(await asyncio.to_thread(service.metrics))
     async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(service.async_client())
+        gauges = Gauges(await scrape(client, service))
 
-        async def start(name: str, max_tokens: int, started: int) -> Held:
+        async def start(name: str, max_tokens: int) -> Held:
             headers = {"x-request-id": f"{run}.{name}"}
-            opened = hold(service, 1, started=started, max_tokens=max_tokens, headers=headers)
+            opened = hold(service, 1, started=0, max_tokens=max_tokens, headers=headers)
             held = await stack.enter_async_context(opened)
             held.may_end = True
+            await until_metrics(service, lambda seen: gauges.moment(seen).accepted > len(streams))
             return held
 
-        streams = [await start(name, length, started=1) for name, length in LENGTHS.items()]
-        streams.append(await start("fifth", FIFTH, started=0))
-        moments = await watch(service, gauges, streams)
+        # Stopped, so that none can end before the fifth is there, however slowly they are sent.
+        streams: list[Held] = []
+        with service.engine_stopped():
+            for name, length in (*LENGTHS.items(), ("fifth", FIFTH)):
+                streams.append(await start(name, length))
+        moments = await watch(client, service, gauges, streams)
     assert [stream.complete for held in streams for stream in held] == [True] * 5
     assert ended(service, run) == ENDS
     told(moments)
 
 
-async def watch(service: Service, gauges: Gauges, streams: Sequence[Held]) -> list[Moment]:
+async def watch(
+    client: httpx.AsyncClient, service: Service, gauges: Gauges, streams: Sequence[Held]
+) -> list[Moment]:
     """Scrapes until all streams have ended."""
     moments = []
     while not all(stream.ended for held in streams for stream in held):
-        moments.append(gauges.moment(await asyncio.to_thread(service.metrics)))
+        moments.append(gauges.moment(await scrape(client, service)))
     return moments
 
 

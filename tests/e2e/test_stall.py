@@ -4,8 +4,6 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import httpx
 import pytest
@@ -28,20 +26,6 @@ def service(start_module_service: StartService) -> Service:
     )
 
 
-@contextmanager
-def stopped(service: Service) -> Iterator[None]:
-    """The engine's processes, as a hanging driver stops them."""
-    processes = service.engine_pids("")
-    assert processes
-    for pid in processes:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in processes:
-            os.kill(pid, signal.SIGCONT)
-
-
 async def until_status(client: httpx.AsyncClient, path: str, status: int, within: float) -> float:
     """Seconds until a probe has that status."""
     began = time.monotonic()
@@ -53,7 +37,7 @@ async def until_status(client: httpx.AsyncClient, path: str, status: int, within
 
 async def test_an_engine_that_hangs_is_noticed_and_comes_back(service: Service) -> None:
     async with service.async_client() as client, hold(service, 2, max_tokens=2000) as streams:
-        with stopped(service):
+        with service.engine_stopped():
             waited = await until_status(client, "/readyz", 503, within=STALL_S + 2)
             assert waited > STALL_S / 2
             assert (await client.get("/readyz")).json()["error"]["code"] == "stalled"
@@ -68,7 +52,7 @@ async def test_an_engine_that_hangs_is_noticed_and_comes_back(service: Service) 
 
 async def test_clients_that_leave_a_hanging_engine_do_not_hide_it(service: Service) -> None:
     async with service.async_client() as client:
-        with stopped(service):
+        with service.engine_stopped():
             async with hold(service, 2, started=0) as streams:
                 await asyncio.sleep(0.5)
                 streams.close()
@@ -78,7 +62,7 @@ async def test_clients_that_leave_a_hanging_engine_do_not_hide_it(service: Servi
 
 async def test_one_that_hangs_for_good_is_not_alive(service: Service) -> None:
     async with service.async_client() as client, hold(service, 1, max_tokens=2000) as streams:
-        with stopped(service):
+        with service.engine_stopped():
             waited = await until_status(client, "/livez", 503, within=DEAD_S + 2)
             assert waited > DEAD_S / 2
         await until_status(client, "/livez", 200, within=5)

@@ -7,8 +7,8 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -153,6 +153,19 @@ class Server:
     def engine_pids(self, kind: str = "EngineCore") -> list[int]:
         """By vLLM's process titles; other kinds: `Worker`, `DPCoordinator`, or `` for all."""
         return [p.pid for p in self.survivors() if _title(p).startswith(f"VLLM::{kind}")]
+
+    @contextmanager
+    def engine_stopped(self) -> Iterator[None]:
+        """The engine's processes do not run meanwhile, as when a driver hangs."""
+        processes = self.engine_pids("")
+        assert processes
+        for pid in processes:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in processes:
+                os.kill(pid, signal.SIGCONT)
 
     def close(self) -> None:
         """Kills whatever is left of the server, engine processes included."""

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from tests.rig.samples import Samples, parsed, shown, total
 from tests.rig.server import LOOPBACK, Server, ServerError, free_port
-from tests.rig.streams import Held, Stream, hold, until, until_metrics
+from tests.rig.streams import Held, Stream, hold, scrape, until, until_metrics
 
 __all__ = [
     "Held",
@@ -22,6 +22,7 @@ __all__ = [
     "free_port",
     "hold",
     "parsed",
+    "scrape",
     "shown",
     "tiny_settings",
     "total",
