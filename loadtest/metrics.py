@@ -143,11 +143,12 @@ def summary(
         "rejection_s": distribution([v for r in offered if (v := _rejected_after(r)) is not None]),
     }
     if slo is not None:
-        met = sum(slo.met(r) for r in offered)
+        met = [r for r in offered if slo.met(r)]
         result["goodput"] = {
             "slo_s": dict(slo.bounds),
-            "requests_per_s": _rate(met, span),
-            "share_of_offered": _rate(met, len(offered)),
+            "requests_per_s": _rate(len(met), span),
+            "output_tokens_per_s": _rate(sum(r.output_tokens or 0 for r in met), span),
+            "share_of_offered": _rate(len(met), len(offered)),
         }
     return result
 

@@ -2,7 +2,10 @@
 
 Each server is first measured in a closed loop; rates like `2x` are multiples of what the first one
 can do, so that all servers see the same load. The rates are gone through in turn for all servers,
-so that a change of the machine's pace meets them alike.
+and all of them again in each round, so that a change of the machine's pace meets them alike.
+
+Where answers are of any length, few long ones more or less move the requests per second; the tokens
+of the good requests say whether a server kept working for those who got their answer in time.
 """
 
 import json
@@ -10,6 +13,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from loadtest import files, options, session, settings
@@ -24,7 +28,8 @@ from loadtest.settings import Run
 from loadtest.table import number, share
 from loadtest.verdict import Grade
 
-SCHEMA = 1
+SCHEMA = 2
+UNITS = {"requests": "requests/s", "output_tokens": "output tokens/s"}
 SWEEP = ("0.9x", "1x", "1.2x", "1.5x", "2x", "5x", "10x")
 
 
@@ -37,10 +42,9 @@ class Cell:
     result: Result
     path: Path
 
-    @property
-    def goodput(self) -> float:
-        """Requests per second that met every SLO."""
-        return float(self.result.summary["goodput"]["requests_per_s"])
+    def goodput(self, unit: str = "requests") -> float:
+        """Requests that met every SLO, or output tokens of such, per second."""
+        return float(self.result.summary["goodput"][f"{unit}_per_s"])
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -51,6 +55,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     group.add_argument(
         "--sweep", nargs="+", type=options.rate, metavar="R", help=f"rates; default: {default}"
     )
+    group.add_argument("--rounds", type=options.count, metavar="N", help="default: 1")
 
 
 def main(arguments: Namespace) -> int:
@@ -65,7 +70,8 @@ def main(arguments: Namespace) -> int:
     directory = options.directory(given)
     with session.reached(given, one=False) as reached:
         run = session.resolved(given, reached[0].base_url, execute)
-        cells = measure(run, reached, rates, directory, execute)
+        rounds = range(getattr(given, "rounds", 1))
+        cells = [c for k in rounds for c in measure(run, reached, rates, directory, execute, k)]
     path = files.create(directory, f"{run.name}-sweep", ".json")
     path.write_text(json.dumps(dump(run, cells)) + "\n", encoding="utf-8")
     print(render(run, cells))
@@ -74,9 +80,14 @@ def main(arguments: Namespace) -> int:
 
 
 def measure(
-    run: Run, reached: Sequence[Server], rates: Sequence[Rate], directory: Path, execute: Execute
+    run: Run,
+    reached: Sequence[Server],
+    rates: Sequence[Rate],
+    directory: Path,
+    execute: Execute,
+    number_: int = 0,
 ) -> list[Cell]:
-    """Every server at every rate, each with a plan of its own seed for the rate.
+    """One round: every server at every rate, with a plan of its own for each rate and round.
 
     Raises:
         KeyboardInterrupt: the user ended it.
@@ -85,7 +96,7 @@ def measure(
     cells = []
     for step, rate in enumerate(rates):
         load = replace(run.spec.load, rate=rate.at(run.capacity))
-        spec = replace(run.spec, load=load, seed=run.spec.seed + step)
+        spec = replace(run.spec, load=load, seed=run.spec.seed + number_ * len(rates) + step)
         for server in reached if step % 2 == 0 else reversed(reached):
             target = replace(run.target, base_url=server.base_url)
             result, path = execute(replace(run, target=target, spec=spec), directory)
@@ -102,7 +113,7 @@ def line(cell: Cell) -> str:
     refused = number(summary["rejection_s"]["p99"] and 1000 * summary["rejection_s"]["p99"])
     return (
         f"{name(cell.rate):>6} {cell.server}: offered {number(summary['offered_per_s'])}/s, served "
-        f"{number(summary['requests_per_s'])}/s, good {number(cell.goodput)}/s, refusal p99 "
+        f"{number(summary['requests_per_s'])}/s, good {number(cell.goodput())}/s, refusal p99 "
         f"{refused} ms; {'; '.join([verdict.grade.value, *verdict.reasons])}"
     )
 
@@ -112,31 +123,39 @@ def name(rate: Rate) -> str:
     return f"{rate.value:g}{'x' if rate.relative else '/s'}"
 
 
-def best(cells: Sequence[Cell]) -> Mapping[str, float]:
-    """The best goodput of each server at any rate, requests/s."""
-    found: dict[str, float] = {}
+def pooled(cells: Sequence[Cell], unit: str = "requests") -> Mapping[str, Mapping[str, float]]:
+    """Goodput by server and rate, over all rounds, whose windows are of one length."""
+    found: dict[str, dict[str, list[float]]] = {}
     for cell in cells:
-        found[cell.server] = max(found.get(cell.server, 0.0), cell.goodput)
-    return found
+        found.setdefault(cell.server, {}).setdefault(name(cell.rate), []).append(cell.goodput(unit))
+    return {
+        server: {rate: fmean(values) for rate, values in row.items()}
+        for server, row in found.items()
+    }
 
 
 def render(run: Run, cells: Sequence[Cell]) -> str:
-    """A table: goodput by server and rate, and as a share of the best of any server and rate."""
-    top = max(best(cells).values(), default=0.0)
-    rates = list(dict.fromkeys(name(cell.rate) for cell in cells))
-    width = max(len(cell.server) for cell in cells)
-    rows = [f"{'goodput, requests/s':<{width}}" + "".join(f"{rate:>18}" for rate in rates)]
-    for server in best(cells):
-        row = [cell for cell in cells if cell.server == server]
-        texts = (f"{number(c.goodput)} ({share(top and c.goodput / top)})" for c in row)
-        rows.append(f"{server:<{width}}" + "".join(f"{text:>18}" for text in texts))
-    doubtful = sum(cell.result.verdict.grade is not Grade.VALID for cell in cells)
-    rows.append(f"in brackets: of {number(top)}/s, the best of any server at any rate")
+    """Tables: goodput by server and rate, and as a share of the best of any server and rate."""
+    rows = [line for unit in UNITS for line in _table(pooled(cells, unit), unit)]
+    rows.append("in brackets: of the best of any server at any rate")
     if run.capacity is not None:
         rows.append(f"capacity of the first server: {number(run.capacity)} requests/s")
+    doubtful = sum(cell.result.verdict.grade is not Grade.VALID for cell in cells)
     if doubtful:
         rows.append(f"{doubtful} of {len(cells)} runs are not valid: read their reasons above")
     return "\n".join(rows)
+
+
+def _table(found: Mapping[str, Mapping[str, float]], unit: str) -> list[str]:
+    title = f"goodput, {UNITS[unit]}"
+    width = max(len(title), *map(len, found))
+    rates = next(iter(found.values()))
+    rows = [f"{title:<{width}}" + "".join(f"{rate:>18}" for rate in rates)]
+    top = max(value for row in found.values() for value in row.values())
+    for server, row in found.items():
+        texts = (f"{number(value)} ({share(top and value / top)})" for value in row.values())
+        rows.append(f"{server:<{width}}" + "".join(f"{text:>18}" for text in texts))
+    return [*rows, ""]
 
 
 def dump(run: Run, cells: Sequence[Cell]) -> dict[str, Any]:
@@ -153,7 +172,8 @@ def dump(run: Run, cells: Sequence[Cell]) -> dict[str, Any]:
                 "reasons": list(cell.result.verdict.reasons),
                 "offered_per_s": cell.result.summary["offered_per_s"],
                 "requests_per_s": cell.result.summary["requests_per_s"],
-                "goodput_per_s": cell.goodput,
+                "goodput_per_s": cell.goodput(),
+                "good_tokens_per_s": cell.goodput("output_tokens"),
                 "share_met": share_met(cell.result),
                 "rejection_s": cell.result.summary["rejection_s"],
                 "probes": dict(cell.result.probes),

@@ -2,9 +2,11 @@
 
 import math
 
-MEMORY_S = 10.0
+MEMORY_S = 30.0
 """How fast what was let through is forgotten."""
-FEWEST = 16
+FORGOTTEN = 0.05
+"""Less of a sequence than this is none."""
+FEWEST = 32
 """Sequences that a share is over at least: one alone says nothing."""
 SHARE = 0.05
 """Below it the slots that are kept for any class will do."""
@@ -38,7 +40,7 @@ class Mix:
 
     def _fade(self, now: float) -> None:
         stays = math.exp((self._at - now) / MEMORY_S)
-        self._counts = {p: n * stays for p, n in self._counts.items() if n * stays > SHARE}
+        self._counts = {p: n * stays for p, n in self._counts.items() if n * stays > FORGOTTEN}
         self._at = now
 
     def more_urgent(self, priority: int, now: float) -> float:

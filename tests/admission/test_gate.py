@@ -167,14 +167,14 @@ def test_slots_are_kept_by_the_share_of_those_that_go_before() -> None:
     assert [mix.reserve(p, 16, now) for p in (-1, 0, 1)] == [0, 4, 8]
     # What is needed does not depend on the slots; of a few, no more than a quarter is kept.
     assert [mix.reserve(0, n, now) for n in (1, 2, 4, 8, 64)] == [0, 0, 1, 4, 4]
-    assert mix.reserve(0, 16, now + 60) == 0
+    assert mix.reserve(0, 16, now + 120) == 0
 
 
 def test_one_urgent_request_a_minute_keeps_nothing_more() -> None:
     mix = Mix()
     for n in range(100):
         mix.granted(0 if n % 20 else -1, 1, 3.0 * n)
-        assert mix.reserve(0, 16, 3.0 * n) in (0, 2)
+        assert mix.reserve(0, 16, 3.0 * n) == 0
 
 
 async def test_a_call_larger_than_what_is_not_kept_begins_all_the_same() -> None:

@@ -122,6 +122,7 @@ def test_a_summary_of_good_and_bad() -> None:
     assert found["goodput"] == {
         "slo_s": {"ttft": 1.5},
         "requests_per_s": 0.1,
+        "output_tokens_per_s": 0.5,
         "share_of_offered": pytest.approx(1 / 3),
     }
     json.dumps(found, allow_nan=False)

@@ -33,7 +33,11 @@ class Fake:
         rate, keeps = run.spec.load.rate, run.target.base_url == A.base_url
         good = min(rate, 10.0) if keeps or rate <= 10 else 1.0
         summary = {
-            "goodput": {"requests_per_s": good, "share_of_offered": good / rate},
+            "goodput": {
+                "requests_per_s": good,
+                "output_tokens_per_s": 100 * good,
+                "share_of_offered": good / rate,
+            },
             "offered_per_s": rate,
             "requests_per_s": min(rate, 10.0),
             "rejection_s": {"p99": 0.02 if keeps and rate > 10 else None},
@@ -51,15 +55,29 @@ def test_every_server_sees_every_rate_with_the_same_plan(tmp_path: Path) -> None
     ]  # fmt: skip
 
 
+def test_rounds_have_plans_of_their_own(tmp_path: Path) -> None:
+    fake = Fake()
+    sweep.measure(RUN, [A], RATES, tmp_path, fake, 2)
+    assert [r.spec.seed for r in fake.runs] == [13, 14, 15]
+
+
 def test_the_table_gives_goodput_as_a_share_of_the_best(tmp_path: Path) -> None:
     cells = sweep.measure(RUN, [A, B], RATES, tmp_path, Fake())
-    assert sweep.best(cells) == {"first": 10.0, "second": 10.0}
     text = sweep.render(RUN, cells)
-    first, second = (line for line in text.splitlines() if line.startswith(("first", "second")))
-    assert first.split() == ["first", *["10.00", "(100.0", "%)"] * 3]
-    assert second.split()[4:] == ["1.000", "(10.00", "%)"] * 2
+    first, second, *tokens = (
+        line.split() for line in text.splitlines() if line.startswith(("first", "second"))
+    )
+    assert first == ["first", *["10.00", "(100.0", "%)"] * 3]
+    assert second[4:] == ["1.000", "(10.00", "%)"] * 2
+    assert tokens[0] == ["first", *["1000", "(100.0", "%)"] * 3]
     assert "2 of 6 runs are not valid" in text
     assert "20.00 ms; degraded; late" in sweep.line(cells[4])
+
+
+def test_rounds_are_pooled(tmp_path: Path) -> None:
+    cells = sweep.measure(RUN, [A], RATES[:1], tmp_path, Fake())
+    slow = replace(cells[0].result, summary={"goodput": {"requests_per_s": 4.0}})
+    assert sweep.pooled([*cells, replace(cells[0], result=slow)]) == {"first": {"1x": 7.0}}
 
 
 def test_what_is_written_says_what_was_measured(tmp_path: Path) -> None:
