@@ -38,6 +38,7 @@ CONTRACT_DEFAULTS: Mapping[str, Any] = {
         "max_body_bytes": 10 * 2**20,
         "body_timeout_s": 30.0,
         "trust_routing_headers": False,
+        "coalesce_chunks": True,
     },
     "engine": {
         "model": None,

@@ -18,6 +18,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.stats import RequestStateStats
 
+from app.engine.coalesce import Coalescer
 from app.engine.push import attach, current_channel
 from app.engine.translate import translate
 from app.errors import ContextLengthExceeded, EngineAborted, EngineDead, InternalError, InvalidValue
@@ -31,6 +32,7 @@ class GatedLLM(AsyncLLM):
         super().__init__(*args, **kwargs)
         self._aborts: set[asyncio.Task[None]] = set()
         self._coming: dict[str, Dispatch] = {}
+        self.coalescer = Coalescer()
 
     def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
         """Nothing: whoever has a permit has been admitted."""
@@ -92,7 +94,8 @@ class GatedLLM(AsyncLLM):
             dispatch.in_engine = True
             channel = current_channel.get()
             if channel is not None:
-                attach(self.output_processor, request_id, collector, channel, dispatch)
+                processor, coalescer = self.output_processor, self.coalescer
+                attach(processor, request_id, collector, channel, dispatch, coalescer)
         return collector
 
     @property

@@ -3,7 +3,8 @@
 vllm's handlers render the first output of a stream, and its last; what lies between says nothing
 new but the text. So once the first chunk is out, the sequence's `make_request_output`, which the
 output loop calls, hands the text to the stream's channel at once: no task is woken, nothing is
-queued, no output objects are made. Whenever the channel is not free (a client that reads slowly)
+queued, no output objects are made. While the front end is busy a text may wait for the next ones
+(`app/engine/coalesce.py`). Whenever the channel is not free (a client that reads slowly)
 the output takes the usual way, and so does the last one, with all token ids that were left out, so
 that the handler's counts are right.
 """
@@ -19,6 +20,7 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine import FinishReason
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector, RequestState
 
+from app.engine.coalesce import Coalescer
 from app.engine.protocol import Call, Channel, Operation
 from app.permit import Dispatch
 
@@ -69,6 +71,7 @@ def attach(
     collector: RequestOutputCollector,
     channel: Channel,
     dispatch: Dispatch,
+    coalescer: Coalescer,
 ) -> None:
     """Have the outputs of a call that was just added pushed.
 
@@ -78,12 +81,13 @@ def attach(
         collector: where the usual way begins.
         channel: where the short one ends.
         dispatch: where tokens are counted.
+        coalescer: holds texts back.
 
     """
     for internal_id in processor.external_req_ids.get(request_id, ()):
         state = processor.request_states[internal_id]
         if state.output_kind == RequestOutputKind.DELTA and state.stream_interval == 1:
-            state.make_request_output = Pusher(state, collector, channel, dispatch)
+            state.make_request_output = Pusher(state, collector, channel, dispatch, coalescer)
 
 
 class Pusher:
@@ -95,6 +99,7 @@ class Pusher:
         collector: RequestOutputCollector,
         channel: Channel,
         dispatch: Dispatch,
+        coalescer: Coalescer,
     ) -> None:
         self._state = state
         self._make = state.make_request_output
@@ -103,7 +108,9 @@ class Pusher:
         self._collector = collector
         self._channel = channel
         self._dispatch = dispatch
+        self._coalescer = coalescer
         self._pushed: list[int] = []
+        self._held = False
 
     def __call__(
         self,
@@ -119,6 +126,8 @@ class Pusher:
         if finish_reason is not None:
             # Or the two would hold each other until the garbage collector comes.
             vars(self._state).pop("make_request_output", None)
+        # What is held goes with it.
+        self._held = False
         if self._pushed:
             new_token_ids, self._pushed = [*self._pushed, *new_token_ids], []
         return self._make(
@@ -126,20 +135,32 @@ class Pusher:
         )
 
     def _push(self, token_ids: list[int]) -> bool:
-        """Whether the output was pushed, or has failed."""
+        """Whether the output was pushed, is held, or has failed."""
+        if not self._free:
+            return False
+        self._held = self._coalescer.holds(self)
+        self._advance(token_ids)
+        return True
+
+    def flush(self) -> None:
+        """Send what is held; what cannot be sent now goes with the next output."""
+        if self._held and self._free:
+            self._held = False
+            self._advance([])
+
+    def _advance(self, token_ids: list[int]) -> None:
+        """Go on by so many tokens, and send the text that is there unless it is held."""
         try:
-            if not self._free:
-                return False
-            text = self._detokenizer.get_next_output_text(False, True)
-            if text or self._channel.empties:
-                self._channel.push(self._choice, text)
+            if not self._held:
+                text = self._detokenizer.get_next_output_text(False, True)
+                if text or self._channel.empties:
+                    self._channel.push(self._choice, text)
             self._pushed += token_ids
             self._dispatch.ahead(self._choice, len(token_ids))
         except Exception as error:
             # Whatever it was ends this request, and not the output loop with all of them.
             logger.exception("output could not be pushed")
             self._collector.put(error)
-        return True
 
     @property
     def _free(self) -> bool:

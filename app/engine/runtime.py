@@ -113,6 +113,7 @@ class VllmEngine:
         self.ledger = ledger
         self.processes = processes
         self.trust_routing_headers = settings.server.trust_routing_headers
+        llm.coalescer.on = settings.server.coalesce_chunks
         self.state = State()
 
     async def warm_up(self) -> None:

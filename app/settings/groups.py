@@ -88,6 +88,10 @@ class ServerSettings(Group):
     trust_routing_headers: bool = Field(
         default=False, description="honour X-data-parallel-rank from clients"
     )
+    coalesce_chunks: bool = Field(
+        default=True,
+        description="while the front end is busy, send what a stream gets in 40 ms as one chunk",
+    )
 
 
 class EngineSettings(OpenGroup):

@@ -10,10 +10,30 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine import FinishReason
 from vllm.v1.engine.output_processor import RequestOutputCollector
 
+from app.engine.coalesce import Coalescer, Held
 from app.engine.push import Pusher
 from app.errors import EngineDead
 
 CHOICE = 1
+
+
+class Holding(Coalescer):
+    """It holds when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = False
+        self.held: list[Held] = []
+
+    def holds(self, text: Held) -> bool:
+        if self.told:
+            self.held.append(text)
+        return self.told
+
+    def flush(self) -> None:
+        for text in self.held:
+            text.flush()
+        self.held.clear()
 
 
 @dataclass
@@ -31,13 +51,16 @@ class Stream:
         self.tokens: list[int] = []
         self.held = False
         self.charged: list[int] = []
+        self.said = 0
         self.collector = RequestOutputCollector(RequestOutputKind.DELTA, "r")
         self.permit = SimpleNamespace(failure=None)
         self.state: Any = SimpleNamespace(
             make_request_output=self.make, detokenizer=self, request_index=CHOICE
         )
         dispatch: Any = SimpleNamespace(permit=self.permit, ahead=self.charge)
-        self.state.make_request_output = Pusher(self.state, self.collector, self, dispatch)
+        self.coalescer = Holding()
+        pusher = Pusher(self.state, self.collector, self, dispatch, self.coalescer)
+        self.state.make_request_output = pusher
 
     def make(self, token_ids: list[int], *rest: Any, **more: Any) -> str:
         self.usual.append(token_ids)
@@ -51,7 +74,10 @@ class Stream:
         raise AssertionError
 
     def get_next_output_text(self, finished: bool, delta: bool) -> str:
-        return "" if self.held else f"<{self.tokens[-1]}>"
+        if self.held:
+            return ""
+        new, self.said = self.tokens[self.said :], len(self.tokens)
+        return "".join(f"<{token}>" for token in new)
 
     def push(self, choice: int, text: str) -> None:
         if self.broken:
@@ -88,7 +114,7 @@ def test_an_empty_text_is_sent_where_the_handler_would(empties: bool) -> None:
     assert stream.token(1) is None
     stream.held = False
     assert stream.token(2) is None
-    assert stream.pushed == [(CHOICE, "")] * empties + [(CHOICE, "<2>")]
+    assert stream.pushed == [(CHOICE, "")] * empties + [(CHOICE, "<1><2>")]
     assert stream.charged == [1, 1]
     stream.token(3, FinishReason.LENGTH)
     assert stream.usual == [[1, 2, 3]]
@@ -124,3 +150,59 @@ async def test_what_cannot_be_pushed_ends_this_request_alone() -> None:
     with pytest.raises(RuntimeError, match="no room"):
         await stream.collector.get()
     assert stream.charged == []
+
+
+# -- while the front end is busy
+
+
+def test_texts_that_are_held_go_out_as_one() -> None:
+    stream = Stream()
+    stream.coalescer.told = True
+    assert [stream.token(token) for token in (1, 2)] == [None, None]
+    assert (stream.pushed, stream.charged) == ([], [1, 1])
+    stream.coalescer.flush()
+    assert stream.pushed == [(CHOICE, "<1><2>")]
+    stream.coalescer.flush()
+    assert len(stream.pushed) == 1
+    stream.token(3, FinishReason.LENGTH)
+    assert stream.usual == [[1, 2, 3]]
+
+
+def test_what_is_held_when_it_is_calm_again_goes_with_the_next_text_and_not_twice() -> None:
+    stream = Stream()
+    stream.coalescer.told = True
+    stream.token(1)
+    stream.coalescer.told = False
+    stream.token(2)
+    assert stream.pushed == [(CHOICE, "<1><2>")]
+    stream.coalescer.flush()
+    assert len(stream.pushed) == 1
+
+
+def test_what_is_held_goes_with_the_last_output() -> None:
+    stream = Stream()
+    stream.coalescer.told = True
+    stream.token(1)
+    assert stream.token(2, FinishReason.STOP) == "output"
+    stream.coalescer.flush()
+    assert (stream.pushed, stream.usual) == ([], [[1, 2]])
+
+
+@pytest.mark.parametrize("obstacle", [occupied, slow, failed])
+def test_what_is_held_stays_before_an_obstacle(obstacle: Callable[[Stream], None]) -> None:
+    stream = Stream()
+    stream.coalescer.told = True
+    stream.token(1)
+    obstacle(stream)
+    stream.coalescer.flush()
+    assert stream.token(2) == "output"
+    assert (stream.pushed, stream.usual) == ([], [[1, 2]])
+
+
+async def test_what_is_held_and_cannot_be_sent_ends_this_request_alone() -> None:
+    stream = Stream(broken=True)
+    stream.coalescer.told = True
+    stream.token(1)
+    stream.coalescer.flush()
+    with pytest.raises(RuntimeError, match="no room"):
+        await stream.collector.get()

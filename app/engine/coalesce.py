@@ -1,0 +1,67 @@
+"""Fewer and larger chunks while the front end is busy."""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+HOLD_S = 0.04
+"""The longest that a text waits for more: it adds no gap of 50 ms to any stream."""
+BUSY, CALM = 0.2, 0.05
+"""Shares of its time that the event loop's thread works: above, texts are held; below, no longer.
+Far apart, for holding halves the work."""
+OVER_S = 0.25
+"""How long a share is measured over."""
+
+
+class Held(Protocol):
+    """A text that waits."""
+
+    def flush(self) -> None:
+        """Send it."""
+
+
+class Coalescer:
+    """Holds texts back for each other while the thread that it runs in is busy.
+
+    Attributes:
+        on: whether it holds anything at all.
+
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self.on = True
+        self._clock, self._cpu_clock = clock, cpu_clock
+        # Nothing is known before the first look, which may come from another thread than this.
+        self._at, self._worked = 0.0, math.inf
+        self._busy = False
+        self._held: dict[Held, None] = {}
+
+    def holds(self, text: Held) -> bool:
+        """Whether a text is held; it is flushed `HOLD_S` after the first at the most."""
+        if not self.on or not self.busy:
+            return False
+        if not self._held:
+            asyncio.get_running_loop().call_later(HOLD_S, self._flush)
+        self._held[text] = None
+        return True
+
+    @property
+    def busy(self) -> bool:
+        """Whether the thread works for much of its time, as of a moment ago."""
+        elapsed = (now := self._clock()) - self._at
+        if elapsed >= OVER_S:
+            worked = self._cpu_clock()
+            self._busy = worked - self._worked > elapsed * (CALM if self._busy else BUSY)
+            self._at, self._worked = now, worked
+        return self._busy
+
+    def _flush(self) -> None:
+        held, self._held = self._held, {}
+        for text in held:
+            text.flush()
