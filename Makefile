@@ -41,9 +41,9 @@ bench: venv-test ## the benchmarks that need no GPU: tables here, JSON in loadte
 	$(LOADTEST) run --scenario loadtest/scenarios/overload.yaml --serve vllm
 	$(LOADTEST) sweep --scenario loadtest/scenarios/goodput-fixed.yaml --serve vllm tidegate-slo --sweep 1x 2x 5x
 
-bench-frontend: venv-test ## CPU per token, request and probe beside vLLM's front ends (15 minutes)
+bench-frontend: venv-test ## CPU per token, request and probe beside vLLM's front ends (20 minutes)
 	@rust=$$(deploy/rust-frontend.sh) && export VLLM_RUST_FRONTEND_PATH="$$rust" && \
-	  exec $(LOADTEST) frontend --serve vllm-wide $${rust:+vllm-rust-wide} tidegate-wide $(ARGS)
+	  exec $(LOADTEST) frontend --serve vllm-wide $${rust:+vllm-rust-wide} tidegate-wide-each tidegate-wide $(ARGS)
 
 format: venv-test ## format the sources and mend what the linter can
 	$(PYTHON) -m ruff format $(SOURCES)

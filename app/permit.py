@@ -400,8 +400,10 @@ class Ledger:
             yield permit
         finally:
             current_permit.reset(token)
-            del self.permits[permit]
+            # In this order: its calls are taken back one by one, the gate counts until the last.
             permit.close()
+            del self.permits[permit]
+            self.gate.changed(permit)
 
     @contextmanager
     def request_coming(self) -> Iterator[None]:

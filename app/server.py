@@ -6,7 +6,7 @@ import signal
 import socket
 import threading
 import uuid
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -90,14 +90,50 @@ class TidegateServer(uvicorn.Server):
             await self.lifespan.shutdown()
 
 
+class Cork:
+    """A transport that keeps a response's head until its body comes: one packet and not two.
+
+    At the latest until the event loop's next turn.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head: bytes | None = None
+        self._corked = True
+
+    def write(self, data: bytes) -> None:
+        if self._corked:
+            self._corked, self._head = False, data
+            self._loop.call_soon(self.flush)
+            return
+        if self._head is not None:
+            data, self._head = self._head + data, None
+        self._transport.write(data)
+
+    def flush(self) -> None:
+        if self._head is not None:
+            head, self._head = self._head, None
+            self._transport.write(head)
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+
 class ChunkOutlet:
     """A way into an answer that is sent in chunks, past all that is between it and its route.
 
-    Implements `app.api.push.Outlet`.
+    Implements `app.api.disconnect.Client`.
     """
 
-    def __init__(self, cycle: RequestResponseCycle) -> None:
+    def __init__(self, cycle: RequestResponseCycle, transport: asyncio.Transport) -> None:
         self._cycle = cycle
+        self._transport = transport
+        self._callback: Callable[[], None] | None = None
 
     @property
     def free(self) -> bool:
@@ -113,7 +149,25 @@ class ChunkOutlet:
 
     def write(self, body: bytes) -> None:
         """Send a piece, which is not empty; only when it is free."""
-        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        self._transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+
+    def on_lost(self, callback: Callable[[], None] | None) -> None:
+        """Have the event loop call it if the client goes away before it has its whole answer."""
+        self._callback = callback
+        if callback is not None:
+            # Or nobody would see it go.
+            self._cycle.flow.resume_reading()
+            if self._cycle.disconnected or self._transport.is_closing():
+                asyncio.get_running_loop().call_soon(self.lost)
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        if self._callback is not None and not self._cycle.response_complete:
+            self._callback()
+
+    @property
+    def over(self) -> bool:
+        return bool(self._cycle.response_complete)
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -124,6 +178,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._outlets: list[ChunkOutlet] = []
         self._await_head()
 
     def _await_head(self) -> None:
@@ -147,11 +202,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._head_timer.cancel()
         super().on_headers_complete()
         if self.cycle is not None:
-            self.scope["state"]["outlet"] = ChunkOutlet(self.cycle)
+            outlet = ChunkOutlet(self.cycle, self.transport)
+            self.cycle.transport = Cork(self.transport, self.loop)  # type: ignore[assignment]
+            # More than one if requests are pipelined.
+            self._outlets = [*(o for o in self._outlets if not o.over), outlet]
+            self.scope["state"]["client"] = outlet
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_timer.cancel()
         super().connection_lost(exc)
+        for outlet in self._outlets:
+            outlet.lost()
+        self._outlets.clear()
 
     def _head_is_late(self) -> None:
         self.transport.close()

@@ -17,7 +17,7 @@ from app.engine.protocol import Call, Channel, Document, Stream
 from app.errors import InternalError
 from app.lifecycle import Phase, Stage
 from app.main import Service, create_app
-from app.server import TidegateServer, configuration, listen
+from app.server import Cork, TidegateServer, configuration, listen
 from app.settings import load
 from app.workload import InHand
 from tests.rig.raw import Connection, post_head
@@ -35,14 +35,18 @@ class Helpless(ScriptedEngine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.running = 0
+        self.running = self.cancelled = 0
         self.killed = threading.Event()
 
     async def run(
         self, call: Call, request: Request, channel: Channel | None = None
     ) -> Document | Stream:
         self.running += 1
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
         raise AssertionError
 
     def shutdown(self) -> None:
@@ -183,3 +187,49 @@ async def test_a_first_step_may_take_its_time(phase: Phase, alive: bool) -> None
         here.engine.hand = InHand(1)
         await asyncio.sleep(0.6)
         assert ((await client.get("/livez")).status_code == 200) is alive
+
+
+# -- the client's side
+
+
+@pytest.mark.parametrize("requests", [1, 3])
+async def test_a_client_that_leaves_ends_its_work(requests: int) -> None:
+    """Pipelined requests wait for the first, and end with it."""
+    body = json.dumps(ASKED).encode()
+    async with running() as (here, _):
+        client = Connection(*await asyncio.open_connection(LOOPBACK, here.port))
+        await client.send((post_head(CHAT, len(body)) + body) * requests)
+        await until(lambda: here.engine.running == 1)
+        await client.close()
+        await until(lambda: here.engine.cancelled == 1)
+        await until(lambda: not here.service.ledger.permits)
+        assert here.engine.running == 1
+
+
+class Transport(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[bytes | str] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.said.append(bytes(data))
+
+    def close(self) -> None:
+        self.said.append("closed")
+
+
+async def test_a_head_goes_with_its_body_and_alone_when_none_comes() -> None:
+    loop, transport = asyncio.get_running_loop(), Transport()
+    cork = Cork(transport, loop)
+    for data in (b"head ", b"body", b"more"):
+        cork.write(data)
+    assert transport.said == [b"head body", b"more"]
+    alone = Cork(transport, loop)
+    alone.write(b"head")
+    assert transport.said[2:] == []
+    await asyncio.sleep(0)
+    assert transport.said[2:] == [b"head"]
+    closed = Cork(transport, loop)
+    closed.write(b"last")
+    closed.close()
+    assert transport.said[3:] == [b"last", "closed"]

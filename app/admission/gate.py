@@ -89,7 +89,7 @@ class Gate:
         self._stats: Callable[[], DecodingStats] = DecodingStats
         self._granted: dict[Dispatch, None] = {}  # let through, and not yet held
         self._seen: dict[Permit, tuple[Line, int, int]] = {}
-        self._forecast: tuple[float, tuple[int, int, list[float]]] | None = None
+        self._forecast: Slots | None = None
 
     # -- the engine
 
@@ -358,17 +358,18 @@ class Gate:
             return Outlook(self.ledger.unfinished, at_once=True, first_token_s=0.0, margin_s=0.0)
         line = self.line_of(claim)
         ahead = self.lines.ahead_of(line) + self._owed(line)
-        slots, inside, remaining_s = self._slots()
+        slots = self._slots()
         most = self._capacity.slots
         # What is kept for others is not free; when they have it, more has to end.
-        free = min(slots, most - self._reserve(line, 1, most, self.ledger.clock())) - inside
+        kept = self._reserve(line, 1, most, self.ledger.clock())
+        free = min(slots.count, most - kept) - slots.inside
         if any(other.tickets and other.rank <= line.rank for other in self.lines.all()):
             free = min(free, 0)  # whatever is free, the gate has not let the first of them through
-        service_s = self.lengths.remaining(0, None) * self.pace.token_s
-        wait_s = slot_at(ahead, free, remaining_s, service_s)
+        at_once = ahead < free
+        wait_s = 0.0 if at_once else self._wait_s(ahead, free, slots)
         return Outlook(
             unfinished=self.ledger.unfinished,
-            at_once=ahead < free,
+            at_once=at_once,
             first_token_s=wait_s + self.pace.start_s(tokens),
             margin_s=self.margin.seconds(self.ledger.clock()),
         )
@@ -413,24 +414,44 @@ class Gate:
         self.pace.prefill(sequence.prompt_tokens, sequence.prefill_s)
         self.lengths.ended(sequence.output_tokens, sequence.at_limit)
 
-    def _slots(self) -> tuple[int, int, list[float]]:
-        """Slots that the engine has for sequences, how many are inside it, and the seconds until
-        each of those in a slot ends."""
+    def _slots(self) -> "Slots":
         now = self.ledger.clock()
-        if self._forecast is None or now - self._forecast[0] > FORECAST_S:
-            self._forecast = (now, self._foresee())
-        return self._forecast[1]
+        if self._forecast is None or now - self._forecast.at > FORECAST_S:
+            assert self._capacity is not None
+            stats = self.stats()
+            full = stats.waiting > 0 or stats.preempted
+            count = max(1, stats.running) if full else self._capacity.slots
+            self._forecast = Slots(now, count, stats.inside)
+        return self._forecast
 
-    def _foresee(self) -> tuple[int, int, list[float]]:
-        assert self._capacity is not None
-        stats = self.stats()
-        full = stats.waiting > 0 or stats.preempted
-        slots = max(1, stats.running) if full else self._capacity.slots
-        left = [
-            self._to_come(dispatch, produced) * self.pace.token_s
-            for dispatch in self._inside()
-            for produced in [dispatch.produced_each]
-            for _ in range(dispatch.live)
-        ]
-        # Those that are not in a batch yet are about to be, as far as there are slots.
-        return slots, stats.inside, sorted(left[:slots])
+    def _wait_s(self, ahead: int, free: int, slots: "Slots") -> float:
+        """Seconds until a sequence that has so many before it gets a slot."""
+        if slots.remaining_s is None:
+            left = [
+                self._to_come(dispatch, produced) * self.pace.token_s
+                for dispatch in self._inside()
+                for produced in [dispatch.produced_each]
+                for _ in range(dispatch.live)
+            ]
+            # Those that are not in a batch yet are about to be, as far as there are slots.
+            slots.remaining_s = sorted(left[: slots.count])
+        service_s = self.lengths.remaining(0, None) * self.pace.token_s
+        return slot_at(ahead, free, slots.remaining_s, service_s)
+
+
+@dataclass
+class Slots:
+    """The engine's slots at a moment.
+
+    Attributes:
+        at: of the moment, seconds.
+        count: slots that it has for sequences.
+        inside: sequences inside it.
+        remaining_s: seconds until each of those in a slot ends; None: nobody has asked.
+
+    """
+
+    at: float
+    count: int
+    inside: int
+    remaining_s: list[float] | None = None

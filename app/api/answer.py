@@ -8,7 +8,6 @@ from functools import partial
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.admission.door import Cost, Door
@@ -65,16 +64,21 @@ class Desk:
     lifecycle: Lifecycle
 
 
-class Answer(Response):
-    """The response to one operation; all that it holds is released by the time it is sent."""
+class Answer:
+    """Answers one operation; all that a request holds is released by the time it is answered."""
 
     def __init__(self, desk: Desk, operation: Operation) -> None:
-        super().__init__()
         self.desk = desk
         self.operation = operation
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, request: Request) -> None:
+        """What FastAPI reads the route's parameters from: there are none."""
+        await self.app(request.scope, request.receive, request._send)
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The ASGI application of its route."""
         exchange = exchange_of(scope)
+        exchange.route = self.operation.value
         try:
             with self.desk.lifecycle.request():
                 await self._answer(Request(scope, receive), exchange, send)
@@ -95,10 +99,11 @@ class Answer(Response):
         accept = self.desk.door.admit(self.operation.value, cost_of(call), claim)
         with limiter.request(key, tokens_of(call)) as charge, accept as permit:
             exchange.permit = charge.permit = permit
-            way = ShortWay(exchange.outlet)
+            assert exchange.client is not None
+            way = ShortWay(exchange.client)
             work = Work(engine, call, permit, exchange, send, way)
             try:
-                await unless_disconnected(request.receive, work.do(request), permit.lost)
+                await unless_disconnected(exchange.client, work.do(request), permit.lost)
             except TidegateError as error:
                 permit.fail(error)
                 if not await work.end_stream(error):
@@ -196,9 +201,12 @@ class Work:
             await self._send_stream(result)
 
     async def _send_document(self, document: Document) -> None:
-        headers = dict(document.headers or {})
-        response = Response(document.body, 200, headers, document.media_type)
-        await self._start(200, response.raw_headers)
+        headers = [
+            (b"content-type", document.media_type.encode("latin-1")),
+            (b"content-length", str(len(document.body)).encode()),
+            *((k.encode("latin-1"), v.encode("latin-1")) for k, v in document.headers.items()),
+        ]
+        await self._start(200, headers)
         await self.send({"type": "http.response.body", "body": document.body})
 
     async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:

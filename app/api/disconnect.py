@@ -1,23 +1,32 @@
-"""Ends a request's work as soon as its client goes away."""
+"""Ends a request's work as soon as its client goes away, or is to be told something else."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
 
-from starlette.types import Receive
-
+from app.api.push import Outlet
 from app.errors import ClientDisconnected
 
 T = TypeVar("T")
 
 
+class Client(Outlet, Protocol):
+    """The client's side of an answer that is under way."""
+
+    def on_lost(self, callback: Callable[[], None] | None) -> None:
+        """Have the event loop call it if the client goes away before it has its whole answer."""
+
+
 async def unless_disconnected(
-    receive: Receive, work: Coroutine[Any, Any, T], lost: "asyncio.Future[None]"
+    client: Client, work: Coroutine[Any, Any, T], lost: "asyncio.Future[None]"
 ) -> T:
     """Run `work`, whose request body has been read, and cancel it when the client leaves.
 
+    It runs in the current task: most requests are not interrupted, and a task for each, with one
+    that watches it, costs more than the rest of what we do for it.
+
     Args:
-        receive: the client's side.
+        client: who asked.
         work: what it asked for.
         lost: fails when the work is not to be done any more, or was not to be begun; the reason is
             raised.
@@ -29,25 +38,48 @@ async def unless_disconnected(
     if lost.done():
         work.close()
         lost.result()
-    task = asyncio.create_task(work)
-    watch = asyncio.create_task(_disconnected(receive))
+    interrupt = _Interrupt()
+    lost.add_done_callback(interrupt.lost)
+    client.on_lost(interrupt.gone)
     try:
-        await asyncio.wait((task, watch, lost), return_when=asyncio.FIRST_COMPLETED)
-        if lost.done():
-            lost.result()
-        if task.done():
-            return task.result()
-        raise ClientDisconnected
+        return await work
+    except (Exception, asyncio.CancelledError):
+        if interrupt.reason is None:
+            raise
+        raise interrupt.reason from None
     finally:
-        await _cancel(task, watch)
+        interrupt.end()
+        client.on_lost(None)
+        lost.remove_done_callback(interrupt.lost)
 
 
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+class _Interrupt:
+    """Cancels the task in which it was made, at most once, for a reason.
 
+    It is called from the event loop and never by the task itself, so the task waits for something
+    in its work, which is what is cancelled.
+    """
 
-async def _cancel(*tasks: asyncio.Task[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.reason: BaseException | None = None
+        self._task: asyncio.Task[Any] | None = task
+
+    def gone(self) -> None:
+        self._stop(ClientDisconnected())
+
+    def lost(self, lost: "asyncio.Future[None]") -> None:
+        if not lost.cancelled():
+            self._stop(lost.exception())
+
+    def _stop(self, reason: BaseException | None) -> None:
+        if self._task is not None and self.reason is None:
+            self.reason = reason
+            self._task.cancel()
+
+    def end(self) -> None:
+        """Whatever comes now comes too late."""
+        if self.reason is not None and self._task is not None:
+            self._task.uncancel()
+        self._task = None

@@ -41,7 +41,7 @@ class ShortWay:
 
     """
 
-    def __init__(self, outlet: Outlet | None) -> None:
+    def __init__(self, outlet: Outlet) -> None:
         self.sending = False
         self._outlet = outlet
         self._closed = True
@@ -73,14 +73,12 @@ class ShortWay:
             self._pattern is not None
             and not self.sending
             and not self._closed
-            and self._outlet is not None
             and self._outlet.free
         )
 
     def push(self, choice: int, text: str) -> None:
         """Send the next text of a choice; only when it is free."""
         assert self._pattern is not None
-        assert self._outlet is not None
         head = self._heads.get(choice)
         if head is None:
             before, middle, _ = self._pattern

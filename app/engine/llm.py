@@ -37,26 +37,20 @@ class GatedLLM(AsyncLLM):
     def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
         """Nothing: whoever has a permit has been admitted."""
 
-    async def generate(
+    def generate(
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, **kwargs: Any
     ) -> AsyncGenerator[RequestOutput, None]:
         # The order is decided in front of the engine, so the engine itself sees one priority.
         kwargs["priority"] = 0
         outputs = super().generate(prompt, sampling_params, request_id, **kwargs)
-        dispatched = self._dispatch(outputs, prompt, sampling_params, request_id)
-        async with aclosing(dispatched):
-            async for output in dispatched:
-                yield output
+        return self._dispatch(outputs, prompt, sampling_params, request_id)
 
-    async def encode(
+    def encode(
         self, prompt: Any, pooling_params: PoolingParams, request_id: str, **kwargs: Any
     ) -> AsyncGenerator[PoolingRequestOutput, None]:
         kwargs["priority"] = 0
         outputs = super().encode(prompt, pooling_params, request_id, **kwargs)
-        dispatched = self._dispatch(outputs, prompt, pooling_params, request_id)
-        async with aclosing(dispatched):
-            async for output in dispatched:
-                yield output
+        return self._dispatch(outputs, prompt, pooling_params, request_id)
 
     async def _dispatch(
         self,

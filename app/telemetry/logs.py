@@ -34,6 +34,7 @@ _MAX_DEPTH: Final = 8
 _MAX_INT_BITS: Final = 64
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _UNPRINTABLE_IN_BLOCK: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+_ENCODER: Final = json.JSONEncoder(allow_nan=False)
 _BARE_VALUE: Final = re.compile(r"[^\s\"'=\\]+")
 
 
@@ -151,7 +152,7 @@ class JsonFormatter(logging.Formatter):
             line["exception"] = exception
         if record.stack_info:
             line["stack"] = record.stack_info
-        return json.dumps(_plain(line), allow_nan=False)
+        return _ENCODER.encode(_plain(line))
 
 
 class ConsoleFormatter(logging.Formatter):

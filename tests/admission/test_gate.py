@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from app.admission.gate import Room, lookahead_of
 from app.admission.reserve import Mix, most_of, reserve_of
 from app.errors import QueueFull, QueueTimeout
+from app.permit import Claim, NoCall
 from app.workload import Capacity, DecodingStats
 from tests.admission.simulated import STEP_S, World
 
@@ -506,3 +508,27 @@ async def test_what_is_abandoned_is_charged_for_what_was_made() -> None:
     await world.settle()
     line = next(iter(world.gate.lines.all()))
     assert line.flow.served == 10 + 2 * made
+
+
+async def test_calls_that_are_still_open_are_taken_back_with_their_request() -> None:
+    """As when a client leaves: some of its calls are in the engine, and one waits."""
+
+    class Begun(NoCall):
+        def produced(self) -> int:
+            return 5
+
+    world = World(slots=4)
+    line = world.gate.line_of(Claim())
+    with world.ledger.permit("completions", 6) as permit:
+        async with AsyncExitStack() as held:
+            for _ in range(2):
+                await held.enter_async_context(permit.dispatch(2, None, 3, Begun()))
+            assert (line.waiting, line.flow.live) == (2, 4)
+            calls = held.pop_all()
+    assert permit.output_tokens == 10
+    assert (line.waiting, line.flow.waiting, line.flow.live) == (0, 0, 0)
+    assert world.ledger.unfinished == world.ledger.handed == 0
+    await calls.aclose()  # later: it changes nothing
+    assert (line.waiting, line.flow.live) == (0, 0)
+    with world.ledger.permit("completions", 1) as after:
+        assert after.undispatched == line.waiting == 1

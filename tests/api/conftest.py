@@ -25,7 +25,8 @@ def inside(
 ) -> Iterator[InProcess]:
     """One for all tests that cause faults: the settings of `service`, a short body timeout."""
     settings = tiny_settings(tiny_model) | adapter_settings(tiny_lora)
-    settings |= {"server.body_timeout_s": BODY_TIMEOUT_S}
+    # Chunks as they come, however busy this process is.
+    settings |= {"server.body_timeout_s": BODY_TIMEOUT_S, "server.coalesce_chunks": False}
     with InProcess(settings, tmp_path_factory.mktemp("inside") / "log") as running:
         yield running
 

@@ -97,13 +97,6 @@ def test_it_is_free_only_when_nothing_is_before_it() -> None:
     assert not made.free
 
 
-def test_without_an_outlet_it_is_never_free() -> None:
-    made = ShortWay(None)
-    made.open(empties=True)
-    made.learn(TEXT)
-    assert not made.free
-
-
 def test_a_lone_surrogate_is_replaced() -> None:
     wire = Wire()
     way(wire).push(0, "a\udc80b")
