@@ -20,6 +20,7 @@ from vllm.v1.metrics.stats import RequestStateStats
 
 from app.engine.coalesce import Coalescer
 from app.engine.push import attach, current_channel
+from app.engine.relay import Relay, keep, produced
 from app.engine.translate import translate
 from app.errors import ContextLengthExceeded, EngineAborted, EngineDead, InternalError, InvalidValue
 from app.permit import Dispatch, Ended, Permit, current_permit
@@ -33,6 +34,7 @@ class GatedLLM(AsyncLLM):
         self._aborts: set[asyncio.Task[None]] = set()
         self._coming: dict[str, Dispatch] = {}
         self.coalescer = Coalescer()
+        self.output_processor.process_outputs = Relay(self.output_processor)
 
     def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
         """Nothing: whoever has a permit has been admitted."""
@@ -87,6 +89,7 @@ class GatedLLM(AsyncLLM):
         if dispatch is not None:
             dispatch.in_engine = True
             channel = current_channel.get()
+            keep(self.output_processor, request_id)
             if channel is not None:
                 processor, coalescer = self.output_processor, self.coalescer
                 attach(processor, request_id, collector, channel, dispatch, coalescer)
@@ -101,7 +104,7 @@ class GatedLLM(AsyncLLM):
         """Output tokens of a call so far, of all its sequences; also where only the last counts."""
         processor = self.output_processor
         states = map(processor.request_states.get, processor.external_req_ids.get(request_id, ()))
-        return sum(s.detokenizer.num_output_tokens() for s in states if s and s.detokenizer)
+        return sum(produced(state) for state in states if state is not None)
 
     def _check(self, permit: Permit, params: SamplingParams | PoolingParams, tokens: int) -> None:
         # A tool turn's or a beam's prompt holds output already: only the first has room for all.

@@ -22,6 +22,7 @@ from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollec
 
 from app.engine.coalesce import Coalescer
 from app.engine.protocol import Call, Channel, Operation
+from app.engine.relay import has_no_stops
 from app.permit import Dispatch
 
 logger = logging.getLogger(__name__)
@@ -87,11 +88,19 @@ def attach(
     for internal_id in processor.external_req_ids.get(request_id, ()):
         state = processor.request_states[internal_id]
         if state.output_kind == RequestOutputKind.DELTA and state.stream_interval == 1:
-            state.make_request_output = Pusher(state, collector, channel, dispatch, coalescer)
+            pusher = Pusher(state, collector, channel, dispatch, coalescer)
+            state.make_request_output = pusher
+            if has_no_stops(state):
+                state.taker = pusher
 
 
 class Pusher:
-    """In the place of one sequence's `make_request_output`."""
+    """In the place of one sequence's `make_request_output`, and its taker.
+
+    Attributes:
+        kept: nothing.
+
+    """
 
     def __init__(
         self,
@@ -111,6 +120,7 @@ class Pusher:
         self._coalescer = coalescer
         self._pushed: list[int] = []
         self._held = False
+        self.kept: list[int] = []
 
     def __call__(
         self,
@@ -121,11 +131,13 @@ class Pusher:
         *transfer: Any,
         **more: Any,
     ) -> Any:
-        if finish_reason is None and self._push(new_token_ids):
+        if finish_reason is None and self._free:
+            self._push(new_token_ids)
             return None
         if finish_reason is not None:
             # Or the two would hold each other until the garbage collector comes.
             vars(self._state).pop("make_request_output", None)
+            vars(self._state).pop("taker", None)
         # What is held goes with it.
         self._held = False
         if self._pushed:
@@ -134,13 +146,18 @@ class Pusher:
             new_token_ids, pooling_output, finish_reason, stop_reason, *transfer, **more
         )
 
-    def _push(self, token_ids: list[int]) -> bool:
-        """Whether the output was pushed, is held, or has failed."""
+    def take(self, token_ids: list[int]) -> bool:
+        """Push further tokens of a sequence that no text can end, if they can be."""
         if not self._free:
             return False
+        self._detokenizer.update(token_ids, False)
+        self._push(token_ids)
+        return True
+
+    def _push(self, token_ids: list[int]) -> None:
+        """Go on by tokens whose text is there: it is sent, or held."""
         self._held = self._coalescer.holds(self)
         self._advance(token_ids)
-        return True
 
     def flush(self) -> None:
         """Send what is held; what cannot be sent now goes with the next output."""

@@ -27,11 +27,10 @@ def failing(llm: Any, method: str, error: Exception, after: int) -> Iterator[Non
     pusher = importlib.import_module("app.engine.push").Pusher
     push = pusher._push
 
-    def interrupted(self: Any, token_ids: list[int]) -> bool:
-        pushed: bool = push(self, token_ids)
-        if pushed and self._dispatch.counted >= after:
+    def interrupted(self: Any, token_ids: list[int]) -> None:
+        push(self, token_ids)
+        if self._dispatch.counted >= after:
             self._collector.put(error)
-        return pushed
 
     async def faulty(self: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         count = 0
