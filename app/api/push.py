@@ -15,7 +15,7 @@ _CHUNK = re.compile(
 )
 
 # A JSON string, as vllm writes it.
-_string = json.JSONEncoder(ensure_ascii=False).encode
+_string = json.encoder.encode_basestring
 
 
 class Outlet(Protocol):

@@ -25,6 +25,9 @@ from app.engine.protocol import Call, Channel, Operation
 from app.engine.relay import has_no_stops
 from app.permit import Dispatch
 
+CHARGED_TOGETHER = 8
+"""Tokens: fair share is about hundreds."""
+
 logger = logging.getLogger(__name__)
 
 current_channel: ContextVar[Channel | None] = ContextVar("current_channel", default=None)
@@ -119,6 +122,7 @@ class Pusher:
         self._dispatch = dispatch
         self._coalescer = coalescer
         self._pushed: list[int] = []
+        self._charged = 0
         self._held = False
         self.kept: list[int] = []
 
@@ -138,8 +142,8 @@ class Pusher:
             # Or the two would hold each other until the garbage collector comes.
             vars(self._state).pop("make_request_output", None)
             vars(self._state).pop("taker", None)
-        # What is held goes with it.
-        self._held = False
+        # What is held goes with it, and the handler's output charges for what was not.
+        self._held, self._charged = False, 0
         if self._pushed:
             new_token_ids, self._pushed = [*self._pushed, *new_token_ids], []
         return self._make(
@@ -173,11 +177,16 @@ class Pusher:
                 if text or self._channel.empties:
                     self._channel.push(self._choice, text)
             self._pushed += token_ids
-            self._dispatch.ahead(self._choice, len(token_ids))
+            if len(self._pushed) >= self._charged + CHARGED_TOGETHER:
+                self._charge()
         except Exception as error:
             # Whatever it was ends this request, and not the output loop with all of them.
             logger.exception("output could not be pushed")
             self._collector.put(error)
+
+    def _charge(self) -> None:
+        self._dispatch.ahead(self._choice, len(self._pushed) - self._charged)
+        self._charged = len(self._pushed)
 
     @property
     def _free(self) -> bool:

@@ -11,7 +11,7 @@ from vllm.v1.engine import FinishReason
 from vllm.v1.engine.output_processor import RequestOutputCollector
 
 from app.engine.coalesce import Coalescer, Held
-from app.engine.push import Pusher
+from app.engine.push import CHARGED_TOGETHER, Pusher
 from app.errors import EngineDead
 
 CHOICE = 1
@@ -94,8 +94,17 @@ def test_a_text_is_pushed_and_makes_no_output() -> None:
     stream = Stream()
     assert stream.token(7) is None
     assert stream.pushed == [(CHOICE, "<7>")]
-    assert stream.charged == [1]
     assert stream.usual == []
+
+
+def test_tokens_are_charged_some_at_a_time() -> None:
+    stream = Stream()
+    for token in range(2 * CHARGED_TOGETHER + 1):
+        stream.token(token)
+    assert stream.charged == [CHARGED_TOGETHER] * 2
+    # What is left is in the last output, which charges for what was not.
+    stream.token(99, FinishReason.LENGTH)
+    assert stream.charged == [CHARGED_TOGETHER] * 2
 
 
 def test_the_last_output_takes_the_usual_way_with_all_that_was_pushed() -> None:
@@ -115,7 +124,6 @@ def test_an_empty_text_is_sent_where_the_handler_would(empties: bool) -> None:
     stream.held = False
     assert stream.token(2) is None
     assert stream.pushed == [(CHOICE, "")] * empties + [(CHOICE, "<1><2>")]
-    assert stream.charged == [1, 1]
     stream.token(3, FinishReason.LENGTH)
     assert stream.usual == [[1, 2, 3]]
 
@@ -159,7 +167,7 @@ def test_texts_that_are_held_go_out_as_one() -> None:
     stream = Stream()
     stream.coalescer.told = True
     assert [stream.token(token) for token in (1, 2)] == [None, None]
-    assert (stream.pushed, stream.charged) == ([], [1, 1])
+    assert stream.pushed == []
     stream.coalescer.flush()
     assert stream.pushed == [(CHOICE, "<1><2>")]
     stream.coalescer.flush()

@@ -29,7 +29,7 @@ def failing(llm: Any, method: str, error: Exception, after: int) -> Iterator[Non
 
     def interrupted(self: Any, token_ids: list[int]) -> None:
         push(self, token_ids)
-        if self._dispatch.counted >= after:
+        if self._dispatch.counted + len(self._pushed) - self._charged >= after:
             self._collector.put(error)
 
     async def faulty(self: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
