@@ -156,6 +156,11 @@ class Dispatch:
             self.permit.output_tokens += tokens
             self.permit.ledger.gate.produced(self, tokens)
 
+    def settle(self) -> None:
+        """Charge what was made and is not charged: what nobody waits for was made all the same."""
+        if self in self.permit.open:
+            self.count(self.call.produced() - self.counted)
+
     def end(self, reason: str, sequences: int = 1) -> None:
         """Note that the engine finished some of the sequences for `reason`."""
         if ended := min(sequences, self.live):
@@ -341,12 +346,11 @@ class Permit:
     def _release(self, dispatch: Dispatch) -> None:
         """Take a call's sequences back from the engine; a second time changes nothing."""
         if dispatch in self.open:
+            if dispatch.live:
+                dispatch.settle()
+                dispatch.call.abort()
             del self.open[dispatch], self.ledger.dispatches[dispatch]
             self.live -= dispatch.live
-            if dispatch.live:
-                # What was made and nobody waited for was made all the same.
-                dispatch.count(dispatch.call.produced() - dispatch.counted)
-                dispatch.call.abort()
             self.ledger.gate.changed(self)
 
 

@@ -114,7 +114,8 @@ class Cork:
     def flush(self) -> None:
         if self._head is not None:
             head, self._head = self._head, None
-            self._transport.write(head)
+            if not self._transport.is_closing():
+                self._transport.write(head)
 
     def close(self) -> None:
         self.flush()
@@ -162,11 +163,17 @@ class ChunkOutlet:
 
     def lost(self) -> None:
         """The connection is gone."""
-        if self._callback is not None and not self._cycle.response_complete:
+        if self.over:
+            return
+        # Uvicorn says so only to the last of several that are pipelined.
+        self._cycle.disconnected = True
+        self._cycle.message_event.set()
+        if self._callback is not None:
             self._callback()
 
     @property
     def over(self) -> bool:
+        """Whether the client has its whole answer."""
         return bool(self._cycle.response_complete)
 
 

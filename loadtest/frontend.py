@@ -64,7 +64,8 @@ class Work:
 WORKS = (
     Work("32 streams", 32, 320, 128, stream=True),
     Work("128 streams", 128, 640, 128, stream=True),
-    Work("128 whole", 128, 1100, 16, stream=False),
+    Work("128 whole", 128, 640, 128, stream=False),
+    Work("128 short", 128, 1100, 16, stream=False),
 )
 
 

@@ -4,8 +4,12 @@ Each server is first measured in a closed loop; rates like `2x` are multiples of
 can do, so that all servers see the same load. The rates are gone through in turn for all servers,
 and all of them again in each round, so that a change of the machine's pace meets them alike.
 
-Where answers are of any length, few long ones more or less move the requests per second; the tokens
-of the good requests say whether a server kept working for those who got their answer in time.
+Where answers are of any length, few long ones more or less move the requests per second, and on a
+shared machine the pace of a step moves them too. What tells servers apart is how much of the batch
+worked for requests that had their first token in time: tokens of those per second, times the time
+that one takes, is the number of sequences that were decoded for them. It knows neither lengths nor
+pace; a little more than the batch can be counted, for answers begin within the window and may end
+after it.
 """
 
 import json
@@ -29,7 +33,11 @@ from loadtest.table import number, share
 from loadtest.verdict import Grade
 
 SCHEMA = 2
-UNITS = {"requests": "requests/s", "output_tokens": "output tokens/s"}
+UNITS = {
+    "requests": "requests/s",
+    "output_tokens": "output tokens/s",
+    "sequences": "sequences in the batch",
+}
 SWEEP = ("0.9x", "1x", "1.2x", "1.5x", "2x", "5x", "10x")
 
 
@@ -41,10 +49,15 @@ class Cell:
     rate: Rate
     result: Result
     path: Path
+    round: int = 0
 
     def goodput(self, unit: str = "requests") -> float:
-        """Requests that met every SLO, or output tokens of such, per second."""
-        return float(self.result.summary["goodput"][f"{unit}_per_s"])
+        """Of requests that met every SLO: requests or output tokens per second, or sequences."""
+        summary = self.result.summary
+        if unit == "sequences":
+            token_s = summary["latency_s"]["itl"]["mean"] or 0.0
+            return float(summary["goodput"]["output_tokens_per_s"] * token_s)
+        return float(summary["goodput"][f"{unit}_per_s"])
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -97,12 +110,12 @@ def measure(
     for step, rate in enumerate(rates):
         load = replace(run.spec.load, rate=rate.at(run.capacity))
         spec = replace(run.spec, load=load, seed=run.spec.seed + number_ * len(rates) + step)
-        for server in reached if step % 2 == 0 else reversed(reached):
+        for server in reached if (number_ + step) % 2 == 0 else reversed(reached):
             target = replace(run.target, base_url=server.base_url)
             result, path = execute(replace(run, target=target, spec=spec), directory)
             if result.harness.interrupted:
                 raise KeyboardInterrupt
-            cells.append(Cell(server.label, rate, result, path))
+            cells.append(Cell(server.label, rate, result, path, number_))
             print(line(cells[-1]), flush=True)
     return cells
 
@@ -167,6 +180,7 @@ def dump(run: Run, cells: Sequence[Cell]) -> dict[str, Any]:
             {
                 "server": cell.server,
                 "rate": name(cell.rate),
+                "round": cell.round,
                 "result": str(cell.path),
                 "verdict": cell.result.verdict.grade.value,
                 "reasons": list(cell.result.verdict.reasons),
@@ -174,6 +188,7 @@ def dump(run: Run, cells: Sequence[Cell]) -> dict[str, Any]:
                 "requests_per_s": cell.result.summary["requests_per_s"],
                 "goodput_per_s": cell.goodput(),
                 "good_tokens_per_s": cell.goodput("output_tokens"),
+                "good_sequences": cell.goodput("sequences"),
                 "share_met": share_met(cell.result),
                 "rejection_s": cell.result.summary["rejection_s"],
                 "probes": dict(cell.result.probes),

@@ -151,7 +151,7 @@ async def test_a_request_whose_body_does_not_come_is_cut(sent: int) -> None:
 
 def cycles() -> int:
     """Requests of which uvicorn's object still exists."""
-    return sum(isinstance(each, RequestResponseCycle) for each in gc.get_objects())
+    return sum(type(each) is RequestResponseCycle for each in gc.get_objects())
 
 
 async def test_no_request_is_left_to_the_garbage_collector() -> None:
@@ -193,7 +193,9 @@ async def test_a_first_step_may_take_its_time(phase: Phase, alive: bool) -> None
 
 
 @pytest.mark.parametrize("requests", [1, 3])
-async def test_a_client_that_leaves_ends_its_work(requests: int) -> None:
+async def test_a_client_that_leaves_ends_its_work(
+    requests: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """Pipelined requests wait for the first, and end with it."""
     body = json.dumps(ASKED).encode()
     async with running() as (here, _):
@@ -204,6 +206,7 @@ async def test_a_client_that_leaves_ends_its_work(requests: int) -> None:
         await until(lambda: here.engine.cancelled == 1)
         await until(lambda: not here.service.ledger.permits)
         assert here.engine.running == 1
+    assert [r.getMessage() for r in caplog.records if r.levelname == "ERROR"] == []
 
 
 class Transport(asyncio.Transport):
@@ -217,6 +220,9 @@ class Transport(asyncio.Transport):
     def close(self) -> None:
         self.said.append("closed")
 
+    def is_closing(self) -> bool:
+        return "closed" in self.said
+
 
 async def test_a_head_goes_with_its_body_and_alone_when_none_comes() -> None:
     loop, transport = asyncio.get_running_loop(), Transport()
@@ -229,7 +235,9 @@ async def test_a_head_goes_with_its_body_and_alone_when_none_comes() -> None:
     assert transport.said[2:] == []
     await asyncio.sleep(0)
     assert transport.said[2:] == [b"head"]
-    closed = Cork(transport, loop)
+    closed, gone = Cork(transport, loop), Cork(transport, loop)
+    gone.write(b"of a client that has gone")
     closed.write(b"last")
     closed.close()
+    await asyncio.sleep(0)
     assert transport.said[3:] == [b"last", "closed"]

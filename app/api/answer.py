@@ -214,13 +214,24 @@ class Work:
 
     async def _send_stream(self, stream: Stream) -> None:
         grammar = grammar_of(self.call.operation, self.call.null_usage)
+        last: list[str] = []
         async with aclosing(self._chunks(stream, grammar)) as chunks:
-            async for text in chunks:
-                await self._start_stream(grammar)
-                await self._send_chunk(text, more=True)
-                self.way.learn(text)
+            try:
+                async for text in chunks:
+                    if self.permit.unfinished:
+                        await self._start_stream(grammar)
+                        await self._send_chunk(text, more=True)
+                        self.way.learn(text)
+                    else:
+                        # The handler has all of them by now: they go out with the end.
+                        last.append(text)
+            except TidegateError:
+                if last:
+                    await self._start_stream(grammar)
+                    await self._send_chunk("".join(last), more=True)
+                raise
         await self._start_stream(grammar)
-        await self._send_chunk("", more=False)
+        await self._send_chunk("".join(last), more=False)
 
     async def _start_stream(self, grammar: Grammar) -> None:
         if self.grammar is None:

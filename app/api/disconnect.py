@@ -38,7 +38,9 @@ async def unless_disconnected(
     if lost.done():
         work.close()
         lost.result()
-    interrupt = _Interrupt()
+    task = asyncio.current_task()
+    assert task is not None
+    interrupt, cancelled = _Interrupt(task), task.cancelling()
     lost.add_done_callback(interrupt.lost)
     client.on_lost(interrupt.gone)
     try:
@@ -51,18 +53,19 @@ async def unless_disconnected(
         interrupt.end()
         client.on_lost(None)
         lost.remove_done_callback(interrupt.lost)
+        if task.cancelling() > cancelled:
+            # By somebody else, and vllm's handlers make an answer of that.
+            raise asyncio.CancelledError
 
 
 class _Interrupt:
-    """Cancels the task in which it was made, at most once, for a reason.
+    """Cancels a task, at most once, for a reason.
 
     It is called from the event loop and never by the task itself, so the task waits for something
     in its work, which is what is cancelled.
     """
 
-    def __init__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def __init__(self, task: asyncio.Task[Any]) -> None:
         self.reason: BaseException | None = None
         self._task: asyncio.Task[Any] | None = task
 

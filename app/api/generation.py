@@ -20,6 +20,8 @@ PATHS: dict[Operation, str] = {
     Operation.DETOKENIZE: "/detokenize",
 }
 
+DESCRIPTION = "Takes what vLLM's own server takes, with its meaning."
+
 
 class Direct(APIRoute):
     """A route that has nothing to be resolved: what FastAPI knows of it is its description."""
@@ -35,5 +37,7 @@ def generation_router(desk: Desk) -> APIRouter:
     router = APIRouter(tags=["inference"], route_class=Direct)
     for operation, path in PATHS.items():
         answer = Answer(desk, operation)
-        router.add_api_route(path, answer, methods=["POST"], name=operation.value)
+        router.add_api_route(
+            path, answer, methods=["POST"], name=operation.value, description=DESCRIPTION
+        )
     return router

@@ -18,8 +18,8 @@ OVER_S = 0.25
 class Held(Protocol):
     """A text that waits."""
 
-    def flush(self) -> None:
-        """Send it."""
+    def flush(self) -> bool:
+        """Send it; false when that has to be tried again."""
 
 
 class Coalescer:
@@ -46,10 +46,13 @@ class Coalescer:
         """Whether a text is held; it is flushed `HOLD_S` after the first at the most."""
         if not self.on or not self.busy:
             return False
+        self._hold(text)
+        return True
+
+    def _hold(self, text: Held) -> None:
         if not self._held:
             asyncio.get_running_loop().call_later(HOLD_S, self._flush)
         self._held[text] = None
-        return True
 
     @property
     def busy(self) -> bool:
@@ -64,4 +67,5 @@ class Coalescer:
     def _flush(self) -> None:
         held, self._held = self._held, {}
         for text in held:
-            text.flush()
+            if not text.flush():
+                self._hold(text)

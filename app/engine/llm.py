@@ -5,7 +5,7 @@ of its request: the sequences handed over, the first output, the ends, the first
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +32,7 @@ class GatedLLM(AsyncLLM):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._aborts: set[asyncio.Task[None]] = set()
-        self._coming: dict[str, Dispatch] = {}
+        self._calls: dict[str, Dispatch] = {}
         self.coalescer = Coalescer()
         self.output_processor.process_outputs = Relay(self.output_processor)
 
@@ -71,21 +71,21 @@ class GatedLLM(AsyncLLM):
             self._check(permit, params, tokens)
             call = EngineCall(self, request_id)
             async with permit.dispatch(*_size(permit, params), tokens, call) as dispatch:
-                self._coming[request_id] = dispatch
+                self._calls[request_id] = dispatch
                 try:
                     async with aclosing(outputs):
                         async for output in outputs:
                             observe(dispatch, output, params)
                             yield output
                 finally:
-                    self._coming.pop(request_id, None)
+                    self._calls.pop(request_id, None)
         except Exception as error:
             self._note_failure(permit, error)
             raise
 
     async def add_request(self, request_id: str, *args: Any, **kwargs: Any) -> Any:
         collector = await super().add_request(request_id, *args, **kwargs)
-        dispatch = self._coming.pop(request_id, None)
+        dispatch = self._calls.get(request_id)
         if dispatch is not None:
             dispatch.in_engine = True
             channel = current_channel.get()
@@ -94,6 +94,22 @@ class GatedLLM(AsyncLLM):
                 processor, coalescer = self.output_processor, self.coalescer
                 attach(processor, request_id, collector, channel, dispatch, coalescer)
         return collector
+
+    async def abort(self, request_id: str | Iterable[str], internal: bool = False) -> None:
+        ids = [request_id] if isinstance(request_id, str) else list(request_id)
+        for each in ids:
+            # Before the output processor forgets it, and how much it has made.
+            dispatch = self._calls.get(self._external(each) if internal else each)
+            if dispatch is not None:
+                dispatch.settle()
+        await super().abort(ids, internal)
+
+    def _external(self, internal_id: str) -> str:
+        """The id under which a call was handed over."""
+        processor = self.output_processor
+        parents, states = processor.parent_requests, processor.request_states
+        known = parents.get(internal_id) or states.get(internal_id)
+        return internal_id if known is None else str(known.external_req_id)
 
     @property
     def inside(self) -> int:

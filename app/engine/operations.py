@@ -172,7 +172,7 @@ def describe(operation: Operation, request: Any, body_bytes: int) -> Call:
     spec = SPECS[operation]
     _check_samples(getattr(request, "n", None))
     options = getattr(request, "stream_options", None)
-    usage = options if isinstance(options, StreamOptions) else StreamOptions()
+    usage = options if isinstance(options, StreamOptions) else None
     return Call(
         operation=operation,
         request=request,
@@ -183,7 +183,7 @@ def describe(operation: Operation, request: Any, body_bytes: int) -> Call:
         windowed=operation is Operation.EMBEDDINGS,
         max_tokens=_max_tokens(request, spec.max_tokens),
         priority=getattr(request, "priority", None) or None,
-        null_usage=bool(usage.include_usage and not usage.continuous_usage_stats),
+        null_usage=bool(usage and usage.include_usage and not usage.continuous_usage_stats),
     )
 
 

@@ -154,7 +154,11 @@ class Pusher:
         """Push further tokens of a sequence that no text can end, if they can be."""
         if not self._free:
             return False
-        self._detokenizer.update(token_ids, False)
+        # What its `update` does where no text is looked for.
+        detokenizer = self._detokenizer
+        for token_id in token_ids:
+            detokenizer.token_ids.append(token_id)
+            detokenizer.output_text += detokenizer.decode_next(token_id)
         self._push(token_ids)
         return True
 
@@ -163,11 +167,16 @@ class Pusher:
         self._held = self._coalescer.holds(self)
         self._advance(token_ids)
 
-    def flush(self) -> None:
-        """Send what is held; what cannot be sent now goes with the next output."""
+    def give_back(self) -> None:
+        """Nothing is kept."""
+
+    def flush(self) -> bool:
+        """Send what is held; false when it cannot be sent now, and has to be some time."""
         if self._held and self._free:
             self._held = False
             self._advance([])
+        # After a failure nothing more is sent but the failure.
+        return not self._held or self._dispatch.permit.failure is not None
 
     def _advance(self, token_ids: list[int]) -> None:
         """Go on by so many tokens, and send the text that is there unless it is held."""

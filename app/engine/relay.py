@@ -11,8 +11,12 @@ from typing import Any, Protocol
 
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine import EngineCoreOutput
+from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from vllm.v1.engine.output_processor import OutputProcessor, RequestState
 from vllm.v1.metrics.stats import IterationStats
+
+KEPT = 32
+"""The most tokens that are kept: all at once at the end of a long answer would stop all others."""
 
 
 class Taker(Protocol):
@@ -28,24 +32,35 @@ class Taker(Protocol):
     def take(self, token_ids: list[int]) -> bool:
         """Take further tokens; false when they have to go vllm's way."""
 
+    def give_back(self) -> None:
+        """Let vllm's detokenizer see what was kept."""
+
 
 class Keeper:
     """Takes the tokens of an answer that is sent as a whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, detokenizer: IncrementalDetokenizer) -> None:
         self.kept: list[int] = []
+        self._detokenizer = detokenizer
 
     def take(self, token_ids: list[int]) -> bool:
         self.kept += token_ids
+        if len(self.kept) >= KEPT:
+            self.give_back()
         return True
+
+    def give_back(self) -> None:
+        if self.kept:
+            self._detokenizer.update(self.kept, False)
+            self.kept = []
 
 
 def keep(processor: OutputProcessor, request_id: str) -> None:
-    """Have the tokens of a call kept until its end, if nobody asks for them before."""
+    """Have the tokens of a call kept for a while, if nobody asks for them before its end."""
     for internal_id in processor.external_req_ids.get(request_id, ()):
         state = processor.request_states[internal_id]
         if state.output_kind == RequestOutputKind.FINAL_ONLY and has_no_stops(state):
-            state.taker = Keeper()
+            state.taker = Keeper(state.detokenizer)
 
 
 def has_no_stops(state: RequestState) -> bool:
@@ -66,7 +81,6 @@ class Relay:
     def __init__(self, processor: OutputProcessor) -> None:
         self._states: dict[str, RequestState] = processor.request_states
         self._process: Callable[..., Any] = processor.process_outputs
-        self._weight_version: str | None = None
 
     def __call__(
         self,
@@ -75,42 +89,37 @@ class Relay:
         iteration_stats: IterationStats | None = None,
         weight_version: str | None = None,
     ) -> Any:
-        rest = engine_core_outputs
-        if weight_version == self._weight_version:
-            timestamp, stats = engine_core_timestamp, iteration_stats
-            rest = [o for o in engine_core_outputs if not self._takes(o, timestamp, stats)]
-        else:  # vllm notes for each sequence where it begins
-            self._weight_version = weight_version
-            for output in engine_core_outputs:
-                self._gives_back(output, iteration_stats)
-        return self._process(rest, engine_core_timestamp, iteration_stats, weight_version)
+        at, stats, version = engine_core_timestamp, iteration_stats, weight_version
+        rest = [o for o in engine_core_outputs if not self._takes(o, at, stats, version)]
+        return self._process(rest, at, stats, version)
 
     def _takes(
-        self, output: EngineCoreOutput, timestamp: float | None, stats: IterationStats | None
+        self,
+        output: EngineCoreOutput,
+        timestamp: float | None,
+        stats: IterationStats | None,
+        weight_version: str | None,
     ) -> bool:
         """Whether it was further tokens and was taken."""
         state = self._states.get(output.request_id)
         taker: Taker | None = getattr(state, "taker", None)
         if taker is None or state is None:
             return False
-        if state.is_prefilling or not is_bare(output) or not taker.take(output.new_token_ids):
-            self._gives_back(output, stats)
+        further = not state.is_prefilling and is_bare(output) and _is_of(state, weight_version)
+        if not further or not taker.take(output.new_token_ids):
+            taker.give_back()
             return False
         if stats is not None:
             _count(output, timestamp, stats, state)
         return True
 
-    def _gives_back(self, output: EngineCoreOutput, stats: IterationStats | None) -> None:
-        """Let vllm see what was kept with what comes now; it has been counted already."""
-        state = self._states.get(output.request_id)
-        taker: Taker | None = getattr(state, "taker", None)
-        if taker is None or not taker.kept or state is None:
-            return
-        output.new_token_ids = [*taker.kept, *output.new_token_ids]
-        if stats is not None:
-            stats.num_generation_tokens -= len(taker.kept)
-            state.stats.num_generation_tokens -= len(taker.kept)
-        taker.kept = []
+
+def _is_of(state: RequestState, weight_version: str | None) -> bool:
+    """Whether a sequence goes on with the weights it had; where others begin is noted by vllm."""
+    if weight_version is None:
+        return True
+    starts = state.weight_version_starts
+    return bool(starts) and bool(starts[-1][0] == weight_version)
 
 
 def is_bare(output: EngineCoreOutput) -> bool:

@@ -27,17 +27,20 @@ class Client:
 
 
 class Work:
-    """Waits until it is cancelled; what it does then is chosen."""
+    """Waits until it is cancelled, and ends when it may; what it does then is chosen."""
 
     def __init__(self, then: BaseException | None = None) -> None:
         self.then = then
         self.over = False
+        self.ending, self.may_end = asyncio.Event(), asyncio.Event()
+        self.may_end.set()
 
     async def do(self) -> str:
         try:
             await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(0)
+            self.ending.set()
+            await self.may_end.wait()
             self.over = True
             if self.then is not None:
                 raise self.then
@@ -83,12 +86,48 @@ async def test_a_client_that_leaves_ends_the_work_first(
 
 async def test_the_first_reason_counts(lost: "asyncio.Future[None]") -> None:
     client, work = Client(), Work()
-    loop = asyncio.get_running_loop()
-    loop.call_soon(lost.set_exception, Draining("it stops"))
-    loop.call_later(0.01, client.leaves)
+    work.may_end.clear()
+    task = asyncio.create_task(unless_disconnected(client, work.do(), lost))
+    await asyncio.sleep(0)
+    lost.set_exception(Draining("it stops"))
+    await work.ending.wait()
+    client.leaves()
+    await asyncio.sleep(0)
+    assert not work.over
+    work.may_end.set()
     with pytest.raises(Draining, match="it stops"):
-        await unless_disconnected(client, work.do(), lost)
+        await task
     assert work.over
+
+
+async def test_a_cancellation_of_the_task_comes_through_whatever_the_work_makes_of_it(
+    lost: "asyncio.Future[None]",
+) -> None:
+    async def work() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "client disconnected"
+        raise AssertionError
+
+    task = asyncio.create_task(unless_disconnected(Client(), work(), lost))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_work_that_swallows_it_when_the_client_leaves(lost: "asyncio.Future[None]") -> None:
+    async def work() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "client disconnected"
+        raise AssertionError
+
+    client = Client()
+    asyncio.get_running_loop().call_soon(client.leaves)
+    assert await unless_disconnected(client, work(), lost) == "client disconnected"
     await is_not_cancelled()
 
 

@@ -22,9 +22,21 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 
 LONG = 900
 """Tokens that take seconds: whatever is cut has not ended by itself."""
+TOKENS = "vllm:generation_tokens_total"
 SEEDED: Json = {"temperature": 1.0, "seed": 3}
 
+each = pytest.mark.parametrize("held", [False], indirect=True, ids=["each"])
 plain_route = pytest.mark.parametrize("route", [COMPLETIONS, CHAT], ids=lambda route: route.name)
+
+
+@pytest.fixture(params=[False, True], ids=["each", "held"], autouse=True)
+def held(request: pytest.FixtureRequest, inside: InProcess, monkeypatch: Any) -> bool:
+    """Whether the front end is busy, so that texts wait for each other."""
+    busy: bool = request.param
+    coalescer = inside.llm.coalescer
+    monkeypatch.setattr(coalescer, "on", busy)
+    monkeypatch.setattr(type(coalescer), "busy", busy)
+    return busy
 
 
 @pytest.fixture
@@ -70,12 +82,13 @@ def _choice(event: Event) -> Json:
 @plain_route
 @pytest.mark.parametrize("n", [1, 2])
 def test_texts_ends_and_usage_are_those_of_the_whole_answer(
-    inside: InProcess, pushed: list[str], route: Route, n: int
+    inside: InProcess, pushed: list[str], held: bool, route: Route, n: int
 ) -> None:
-    body = route.body(tokens=30, n=n, **SEEDED)
+    body = route.body(tokens=200 if held else 30, n=n, **SEEDED)
     whole = inside.client().post(route.path, json=body).json()
     events = streamed(inside, route, body)
-    assert len(pushed) > 30 * n / 2
+    assert (len(pushed) < 200 * n) if held else (len(pushed) > 30 * n / 2)
+    assert pushed
     for index, choice in enumerate(whole["choices"]):
         own = of_choice(events, index)
         assert route.text_of(own) == route.text({"choices": [choice]})
@@ -92,9 +105,9 @@ def test_a_stop_string_that_spans_tokens_ends_the_stream(
     inside: InProcess, pushed: list[str], route: Route, kept: bool
 ) -> None:
     client = inside.client()
-    text = route.text(client.post(route.path, json=route.body(tokens=40)).json())
+    text = route.text(client.post(route.path, json=route.body(tokens=200)).json())
     stop = text[len(text) // 2 :][:6]
-    body = route.body(tokens=40, stop=stop, include_stop_str_in_output=kept)
+    body = route.body(tokens=200, stop=stop, include_stop_str_in_output=kept)
     whole = client.post(route.path, json=body).json()
     events = streamed(inside, route, body)
     assert pushed
@@ -105,6 +118,7 @@ def test_a_stop_string_that_spans_tokens_ends_the_stream(
     assert counts(usage.data) == counts(whole)
 
 
+@each
 def test_what_looks_like_the_end_of_a_line_is_escaped(inside: InProcess, pushed: list[str]) -> None:
     text = "a\x85b\u2028c\u2029d"
     body = COMPLETIONS.body(tokens=40, structured_outputs={"choice": [text]}, ignore_eos=False)
@@ -118,6 +132,22 @@ async def test_pushed_tokens_are_charged(inside: InProcess, pushed: list[str]) -
     async with running(inside, pushed, COMPLETIONS.body(tokens=200)) as (permit, answer):
         await answer
     assert permit.output_tokens == 200
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_what_was_made_for_a_client_that_leaves_is_charged(
+    inside: InProcess, stream: bool
+) -> None:
+    before = inside.metric(TOKENS)
+    body = COMPLETIONS.body(tokens=LONG, stream=stream, n=2, **SEEDED)
+    async with connect(inside) as connection:
+        await connection.send(post(COMPLETIONS.path, body))
+        await until(lambda: inside.metric(TOKENS) > before + 20)
+        (permit,) = inside.ledger.permits
+        await connection.close()
+        await until(lambda: not inside.ledger.permits)
+    await until(lambda: inside.llm.get_num_unfinished_requests() == 0)
+    assert permit.output_tokens == inside.metric(TOKENS) - before
 
 
 # -- how a stream ends before its time
@@ -236,6 +266,7 @@ def received(client: socket.socket, size: int) -> list[bytes]:
     return pieces[:-1]
 
 
+@each
 async def test_a_reader_that_stops_holds_up_nobody_and_gets_it_all(
     inside: InProcess, pushed: list[str], reader: socket.socket
 ) -> None:

@@ -31,9 +31,7 @@ class Holding(Coalescer):
         return self.told
 
     def flush(self) -> None:
-        for text in self.held:
-            text.flush()
-        self.held.clear()
+        self.held = [text for text in self.held if not text.flush()]
 
 
 @dataclass
@@ -203,8 +201,23 @@ def test_what_is_held_stays_before_an_obstacle(obstacle: Callable[[Stream], None
     stream.token(1)
     obstacle(stream)
     stream.coalescer.flush()
+    # It is tried again unless nothing comes any more.
+    assert bool(stream.coalescer.held) == (obstacle is not failed)
     assert stream.token(2) == "output"
     assert (stream.pushed, stream.usual) == ([], [[1, 2]])
+    stream.coalescer.flush()
+    assert not stream.coalescer.held
+
+
+def test_what_is_held_goes_out_when_the_client_reads_again() -> None:
+    stream = Stream()
+    stream.coalescer.told = True
+    stream.token(1)
+    slow(stream)
+    stream.coalescer.flush()
+    stream.free = True
+    stream.coalescer.flush()
+    assert stream.pushed == [(CHOICE, "<1>")]
 
 
 async def test_what_is_held_and_cannot_be_sent_ends_this_request_alone() -> None:

@@ -8,7 +8,7 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine import EngineCoreOutput, FinishReason
 from vllm.v1.metrics.stats import IterationStats, RequestStateStats
 
-from app.engine.relay import Relay, is_bare, keep, produced
+from app.engine.relay import KEPT, Relay, is_bare, keep, produced
 
 ID = "r"
 OTHERWISE: dict[str, Any] = {
@@ -38,12 +38,15 @@ class Processor:
         self, kind: RequestOutputKind = RequestOutputKind.FINAL_ONLY, stop: list[str] | None = None
     ) -> None:
         self.seen: list[int] = []
-        self.detokenizer = SimpleNamespace(stop=stop or [], num_output_tokens=self.count)
+        self.detokenizer = SimpleNamespace(
+            stop=stop or [], num_output_tokens=self.count, update=self.update
+        )
         self.state: Any = SimpleNamespace(
             output_kind=kind,
             is_prefilling=True,
             stats=RequestStateStats(arrival_time=0.0),
             detokenizer=self.detokenizer,
+            weight_version_starts=[],
         )
         self.request_states = {ID: self.state}
         self.external_req_ids = {"call": [ID]}
@@ -52,12 +55,19 @@ class Processor:
     def count(self) -> int:
         return len(self.seen)
 
+    def update(self, tokens: list[int], stopped: bool) -> None:
+        assert not stopped
+        self.seen += tokens
+
     def process_outputs(
         self, outputs: list[EngineCoreOutput], timestamp: float, stats: Any, weight_version: Any
     ) -> None:
         for output in outputs:
             self.calls.append(output.new_token_ids)
-            self.seen += output.new_token_ids
+            starts = self.state.weight_version_starts
+            if not starts or starts[-1][0] != weight_version:
+                starts.append((weight_version, self.count()))
+            self.update(output.new_token_ids, False)
             prefilling = self.state.is_prefilling
             stats.update_from_output(
                 output, timestamp, prefilling, self.state.stats, SimpleNamespace(), None
@@ -93,8 +103,7 @@ def test_the_tokens_of_a_whole_answer_reach_vllm_with_its_end() -> None:
     processor, plain = Processor(), Processor()
     keep(processor, "call")
     relayed, usual = run(Relay(processor)), run(plain.process_outputs)
-    # The first tells which version of the weights it is.
-    assert processor.calls == [[0, 10], [1, 11, 2, 12, 3, 13, 4, 14]]
+    assert processor.calls == [[0, 10], [4, 14]]
     assert processor.seen == plain.seen
     assert figures(relayed) == figures(usual)
     own, other = processor.state.stats, plain.state.stats
@@ -127,17 +136,28 @@ def test_new_weights_are_noted_where_they_begin() -> None:
     relay, stats = Relay(processor), IterationStats()
     for number, version in enumerate("aaabbb"):
         step(relay, stats, float(number), [number], version)
-    assert processor.calls == [[0], [1, 2, 3]]
+    assert processor.calls == [[0], [3]]
+    assert processor.state.weight_version_starts == [("a", 0), ("b", 3)]
+    assert processor.seen[:4] == [0, 1, 2, 3]
     assert stats.num_generation_tokens == 6
+
+
+def test_no_more_than_a_few_are_kept() -> None:
+    processor = Processor()
+    keep(processor, "call")
+    relay, stats = Relay(processor), IterationStats()
+    for number in range(10 * KEPT):
+        step(relay, stats, float(number), [number])
+        assert number - KEPT < processor.count() <= number + 1
+    assert produced(processor.state) == stats.num_generation_tokens == 10 * KEPT
 
 
 def test_a_sequence_that_is_gone_is_vllms_to_ignore() -> None:
     processor = Processor()
     processor.request_states.clear()
     relay, stats = Relay(processor), IterationStats()
-    for number in range(2):
-        step(relay, stats, float(number), [number])
-    assert processor.calls == [[0], [1]]
+    step(relay, stats, 0.0, [0])
+    assert processor.calls == [[0]]
 
 
 @pytest.mark.parametrize("name", OTHERWISE)

@@ -38,6 +38,7 @@ class Fake:
                 "output_tokens_per_s": 100 * good,
                 "share_of_offered": good / rate,
             },
+            "latency_s": {"itl": {"mean": 0.01 if keeps else None}},
             "offered_per_s": rate,
             "requests_per_s": min(rate, 10.0),
             "rejection_s": {"p99": 0.02 if keeps and rate > 10 else None},
@@ -55,21 +56,24 @@ def test_every_server_sees_every_rate_with_the_same_plan(tmp_path: Path) -> None
     ]  # fmt: skip
 
 
-def test_rounds_have_plans_of_their_own(tmp_path: Path) -> None:
+def test_rounds_have_plans_and_an_order_of_their_own(tmp_path: Path) -> None:
     fake = Fake()
-    sweep.measure(RUN, [A], RATES, tmp_path, fake, 2)
-    assert [r.spec.seed for r in fake.runs] == [13, 14, 15]
+    sweep.measure(RUN, [A, B], RATES, tmp_path, fake, 1)
+    seen = [(r.target.base_url[-1], r.spec.seed) for r in fake.runs]
+    assert seen == [("b", 10), ("a", 10), ("a", 11), ("b", 11), ("b", 12), ("a", 12)]
 
 
 def test_the_table_gives_goodput_as_a_share_of_the_best(tmp_path: Path) -> None:
     cells = sweep.measure(RUN, [A, B], RATES, tmp_path, Fake())
     text = sweep.render(RUN, cells)
-    first, second, *tokens = (
+    first, second, tokens, _, sequences, none = (
         line.split() for line in text.splitlines() if line.startswith(("first", "second"))
     )
     assert first == ["first", *["10.00", "(100.0", "%)"] * 3]
     assert second[4:] == ["1.000", "(10.00", "%)"] * 2
-    assert tokens[0] == ["first", *["1000", "(100.0", "%)"] * 3]
+    assert tokens == ["first", *["1000", "(100.0", "%)"] * 3]
+    assert sequences == tokens[:1] + [word.replace("1000", "10.00") for word in tokens[1:]]
+    assert none[1:] == ["0", "(0", "%)"] * 3
     assert "2 of 6 runs are not valid" in text
     assert "20.00 ms; degraded; late" in sweep.line(cells[4])
 
