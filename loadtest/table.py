@@ -148,6 +148,7 @@ def _rates(result: Result) -> Section:
     bounds = ", ".join(f"{LATENCIES[name]} ≤ {b:g} s" for name, b in good["slo_s"].items())
     rows += [
         ("goodput, requests/s", number(good["requests_per_s"])),
+        ("goodput, output tokens/s", number(good.get("output_tokens_per_s"))),
         ("goodput, of the offered", share(good["share_of_offered"])),
     ]
     return Section("Rates", rows, note=f"goodput: {bounds}; TTFT and E2E from the intended send")
