@@ -66,6 +66,24 @@ class Room:
         return self.capacity.slots + over
 
 
+@dataclass
+class Slots:
+    """The engine's slots at a moment.
+
+    Attributes:
+        at: of the moment, seconds.
+        count: slots that it has for sequences.
+        inside: sequences inside it.
+        remaining_s: seconds until each of those in a slot ends; None: nobody has asked.
+
+    """
+
+    at: float
+    count: int
+    inside: int
+    remaining_s: list[float] | None = None
+
+
 class Gate:
     """The queue in front of one service's engines. Lives on one event loop, takes no locks.
 
@@ -414,7 +432,7 @@ class Gate:
         self.pace.prefill(sequence.prompt_tokens, sequence.prefill_s)
         self.lengths.ended(sequence.output_tokens, sequence.at_limit)
 
-    def _slots(self) -> "Slots":
+    def _slots(self) -> Slots:
         now = self.ledger.clock()
         if self._forecast is None or now - self._forecast.at > FORECAST_S:
             assert self._capacity is not None
@@ -424,7 +442,7 @@ class Gate:
             self._forecast = Slots(now, count, stats.inside)
         return self._forecast
 
-    def _wait_s(self, ahead: int, free: int, slots: "Slots") -> float:
+    def _wait_s(self, ahead: int, free: int, slots: Slots) -> float:
         """Seconds until a sequence that has so many before it gets a slot."""
         if slots.remaining_s is None:
             left = [
@@ -437,21 +455,3 @@ class Gate:
             slots.remaining_s = sorted(left[: slots.count])
         service_s = self.lengths.remaining(0, None) * self.pace.token_s
         return slot_at(ahead, free, slots.remaining_s, service_s)
-
-
-@dataclass
-class Slots:
-    """The engine's slots at a moment.
-
-    Attributes:
-        at: of the moment, seconds.
-        count: slots that it has for sequences.
-        inside: sequences inside it.
-        remaining_s: seconds until each of those in a slot ends; None: nobody has asked.
-
-    """
-
-    at: float
-    count: int
-    inside: int
-    remaining_s: list[float] | None = None

@@ -72,8 +72,8 @@ class Answer:
         self.operation = operation
 
     async def __call__(self, request: Request) -> None:
-        """What FastAPI reads the route's parameters from: there are none."""
-        await self.app(request.scope, request.receive, request._send)
+        """What FastAPI reads the route's parameters from, and never calls: there are none."""
+        raise NotImplementedError
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI application of its route."""

@@ -4,10 +4,11 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -18,13 +19,10 @@ from app.permit import Permit
 from app.telemetry.logs import FinishedRequest, fields, request_line
 from app.telemetry.metrics import Metrics
 
-RawHeaders: TypeAlias = list[tuple[bytes, bytes]]
-
 logger = logging.getLogger(__name__)
 
 _CLIENT_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _CLIENT_CLOSED_REQUEST = 499
-_OF_PERMIT = ("prompt_tokens", "output_tokens", "queue_wait_s", "ttft_s")
 
 # Asked for every few seconds by machines; a log line for each would drown the others.
 QUIET_ROUTES = frozenset({"livez", "readyz", "health", "metrics"})
@@ -59,15 +57,10 @@ def exchange_of(scope: MutableMapping[str, Any]) -> Exchange:
     return exchange
 
 
-def request_id_of(scope: Scope) -> str:
+def request_id_of(headers: Headers) -> str:
     """The client's id where it is harmless in logs and headers, a new one elsewhere."""
-    given = header_of(scope, b"x-request-id").decode("latin-1")
+    given = headers.get("x-request-id", "")
     return given if _CLIENT_ID.fullmatch(given) else uuid.uuid4().hex
-
-
-def header_of(scope: Scope, name: bytes, default: bytes = b"") -> bytes:
-    """The first value of a header, whose name is given in lower case."""
-    return next((value for key, value in scope["headers"] if key == name), default)
 
 
 def speaks_anthropic(path: str) -> bool:
@@ -88,15 +81,14 @@ class _Wire:
         self,
         exchange: Exchange,
         closing: Callable[[], bool],
-        scope: Scope,
+        headers: Headers,
         receive: Receive,
         send: Send,
     ) -> None:
         self.exchange = exchange
         self.closing = closing
         self.started = False
-        length = header_of(scope, b"content-length", b"0")
-        self.unread = length != b"0" or bool(header_of(scope, b"transfer-encoding"))
+        self.unread = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
         self._receive = receive
         self._send = send
 
@@ -110,19 +102,13 @@ class _Wire:
         if message["type"] == "http.response.start":
             self.started = True
             self.exchange.status = message["status"]
-            more = {"x-request-id": self.exchange.request_id, **self.exchange.headers()}
+            headers = MutableHeaders(scope=message)
+            headers["x-request-id"] = self.exchange.request_id
+            headers.update(self.exchange.headers())
             # Or the rest of the body would be read for ever, to be thrown away.
             if self.unread or self.closing():
-                more["connection"] = "close"
-            message = {**message, "headers": _with(message["headers"], more)}
+                headers["connection"] = "close"
         await self._send(message)
-
-
-def _with(headers: Iterable[tuple[bytes, bytes]], more: Mapping[str, str]) -> RawHeaders:
-    """Headers with others, which take the place of those of the same name."""
-    added = [(name.lower().encode("latin-1"), v.encode("latin-1")) for name, v in more.items()]
-    names = {name for name, _ in added}
-    return [*(header for header in headers if header[0].lower() not in names), *added]
 
 
 class RequestContext:
@@ -141,11 +127,11 @@ class RequestContext:
             await self.app(scope, receive, send)
             return
         state = scope.setdefault("state", {})
-        request_id = request_id_of(scope)
-        exchange = Exchange(request_id, client=state.pop("client", None))
+        sent = Headers(scope=scope)
+        exchange = Exchange(request_id_of(sent), client=state.pop("client", None))
         state.update(exchange=exchange, request_id=exchange.request_id)
 
-        wire = _Wire(exchange, self.closing, scope, receive, send)
+        wire = _Wire(exchange, self.closing, sent, receive, send)
         try:
             await self.app(scope, wire.receive, wire.send)
         except Exception:
@@ -172,16 +158,23 @@ class RequestContext:
 
 def finished(exchange: Exchange, duration_s: float) -> FinishedRequest:
     """What is logged and counted of an exchange that is over."""
-    permit, known = exchange.permit, dict[str, Any]()
-    if permit is not None:
-        known = {name: getattr(permit, name) for name in _OF_PERMIT}
-    return FinishedRequest(
+    line = FinishedRequest(
         id=exchange.request_id,
         key=exchange.key.name if exchange.key else None,
         route=exchange.route,
         model=exchange.model,
         status=exchange.status,
         duration_s=duration_s,
-        finish_reason=exchange.code or (permit.finish_reason if permit else None),
-        **known,
+        finish_reason=exchange.code,
+    )
+    permit = exchange.permit
+    if permit is None:
+        return line
+    return replace(
+        line,
+        prompt_tokens=permit.prompt_tokens,
+        output_tokens=permit.output_tokens,
+        queue_wait_s=permit.queue_wait_s,
+        ttft_s=permit.ttft_s,
+        finish_reason=exchange.code or permit.finish_reason,
     )

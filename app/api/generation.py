@@ -1,6 +1,5 @@
 """The routes that the engine answers."""
 
-from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter
@@ -26,10 +25,9 @@ DESCRIPTION = "Takes what vLLM's own server takes, with its meaning."
 class Direct(APIRoute):
     """A route that has nothing to be resolved: what FastAPI knows of it is its description."""
 
-    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+    def __init__(self, path: str, endpoint: Answer, **options: Any) -> None:
         super().__init__(path, endpoint, **options)
-        if isinstance(endpoint, Answer):
-            self.app = endpoint.app
+        self.app = endpoint.app
 
 
 def generation_router(desk: Desk) -> APIRouter:

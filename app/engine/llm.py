@@ -20,7 +20,7 @@ from vllm.v1.metrics.stats import RequestStateStats
 
 from app.engine.coalesce import Coalescer
 from app.engine.push import attach, current_channel
-from app.engine.relay import Relay, keep, produced
+from app.engine.relay import Relay, keep, produced, states_of
 from app.engine.translate import translate
 from app.errors import ContextLengthExceeded, EngineAborted, EngineDead, InternalError, InvalidValue
 from app.permit import Dispatch, Ended, Permit, current_permit
@@ -118,9 +118,7 @@ class GatedLLM(AsyncLLM):
 
     def produced(self, request_id: str) -> int:
         """Output tokens of a call so far, of all its sequences; also where only the last counts."""
-        processor = self.output_processor
-        states = map(processor.request_states.get, processor.external_req_ids.get(request_id, ()))
-        return sum(produced(state) for state in states if state is not None)
+        return sum(map(produced, states_of(self.output_processor, request_id)))
 
     def _check(self, permit: Permit, params: SamplingParams | PoolingParams, tokens: int) -> None:
         # A tool turn's or a beam's prompt holds output already: only the first has room for all.

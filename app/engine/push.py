@@ -22,7 +22,7 @@ from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollec
 
 from app.engine.coalesce import Coalescer
 from app.engine.protocol import Call, Channel, Operation
-from app.engine.relay import has_no_stops
+from app.engine.relay import has_no_stops, states_of
 from app.permit import Dispatch
 
 CHARGED_TOGETHER = 8
@@ -88,8 +88,7 @@ def attach(
         coalescer: holds texts back.
 
     """
-    for internal_id in processor.external_req_ids.get(request_id, ()):
-        state = processor.request_states[internal_id]
+    for state in states_of(processor, request_id):
         if state.output_kind == RequestOutputKind.DELTA and state.stream_interval == 1:
             pusher = Pusher(state, collector, channel, dispatch, coalescer)
             state.make_request_output = pusher

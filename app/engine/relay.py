@@ -57,10 +57,15 @@ class Keeper:
 
 def keep(processor: OutputProcessor, request_id: str) -> None:
     """Have the tokens of a call kept for a while, if nobody asks for them before its end."""
-    for internal_id in processor.external_req_ids.get(request_id, ()):
-        state = processor.request_states[internal_id]
+    for state in states_of(processor, request_id):
         if state.output_kind == RequestOutputKind.FINAL_ONLY and has_no_stops(state):
             state.taker = Keeper(state.detokenizer)
+
+
+def states_of(processor: OutputProcessor, request_id: str) -> list[RequestState]:
+    """The sequences of a call that have not ended."""
+    states = map(processor.request_states.get, processor.external_req_ids.get(request_id, ()))
+    return [state for state in states if state is not None]
 
 
 def has_no_stops(state: RequestState) -> bool:

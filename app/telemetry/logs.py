@@ -65,20 +65,7 @@ def request_line(request: FinishedRequest) -> None:
         name: round(value, 4) if isinstance(value, float) else value
         for name, value in vars(request).items()
     }
-    logger = logging.getLogger(_REQUEST_LOGGER)
-    if logger.isEnabledFor(logging.INFO):
-        # What `logger.info` does, without a walk up the stack for where it was called.
-        record = logger.makeRecord(
-            logger.name,
-            logging.INFO,
-            __file__,
-            0,
-            "request finished",
-            (),
-            None,
-            extra=fields(**values),
-        )
-        logger.handle(record)
+    logging.getLogger(_REQUEST_LOGGER).info("request finished", extra=fields(**values))
 
 
 def fields(**values: Any) -> dict[str, dict[str, Any]]:

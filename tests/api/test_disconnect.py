@@ -47,6 +47,15 @@ class Work:
         raise AssertionError
 
 
+async def swallowing() -> str:
+    """As vllm's handlers do."""
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        return "client disconnected"
+    raise AssertionError
+
+
 @pytest.fixture
 async def lost() -> "asyncio.Future[None]":
     return asyncio.get_running_loop().create_future()
@@ -103,14 +112,7 @@ async def test_the_first_reason_counts(lost: "asyncio.Future[None]") -> None:
 async def test_a_cancellation_of_the_task_comes_through_whatever_the_work_makes_of_it(
     lost: "asyncio.Future[None]",
 ) -> None:
-    async def work() -> str:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            return "client disconnected"
-        raise AssertionError
-
-    task = asyncio.create_task(unless_disconnected(Client(), work(), lost))
+    task = asyncio.create_task(unless_disconnected(Client(), swallowing(), lost))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -118,16 +120,9 @@ async def test_a_cancellation_of_the_task_comes_through_whatever_the_work_makes_
 
 
 async def test_work_that_swallows_it_when_the_client_leaves(lost: "asyncio.Future[None]") -> None:
-    async def work() -> str:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            return "client disconnected"
-        raise AssertionError
-
     client = Client()
     asyncio.get_running_loop().call_soon(client.leaves)
-    assert await unless_disconnected(client, work(), lost) == "client disconnected"
+    assert await unless_disconnected(client, swallowing(), lost) == "client disconnected"
     await is_not_cancelled()
 
 
