@@ -122,7 +122,7 @@ class Pusher:
         self._coalescer = coalescer
         self._pushed: list[int] = []
         self._charged = 0
-        self._held = False
+        self._held = self._spoke = False
         self.kept: list[int] = []
 
     def __call__(
@@ -162,8 +162,11 @@ class Pusher:
         return True
 
     def _push(self, token_ids: list[int]) -> None:
-        """Go on by tokens whose text is there: it is sent, or held."""
-        self._held = self._coalescer.holds(self)
+        """Go on by tokens whose text is there: it is sent, or held.
+
+        The first text is what the client waits for, and the handler's chunk may have had none.
+        """
+        self._held = self._spoke and self._coalescer.holds(self)
         self._advance(token_ids)
 
     def give_back(self) -> None:
@@ -184,6 +187,7 @@ class Pusher:
                 text = self._detokenizer.get_next_output_text(False, True)
                 if text or self._channel.empties:
                     self._channel.push(self._choice, text)
+                self._spoke = self._spoke or bool(text)
             self._pushed += token_ids
             if len(self._pushed) >= self._charged + CHARGED_TOGETHER:
                 self._charge()

@@ -161,9 +161,30 @@ async def test_what_cannot_be_pushed_ends_this_request_alone() -> None:
 # -- while the front end is busy
 
 
-def test_texts_that_are_held_go_out_as_one() -> None:
+def holding() -> Stream:
+    """A stream that has sent its first text; from now on texts are held."""
     stream = Stream()
+    stream.token(0)
+    stream.pushed.clear()
     stream.coalescer.told = True
+    return stream
+
+
+def test_the_first_text_is_not_held() -> None:
+    stream = Stream()
+    stream.coalescer.told = stream.held = True
+    stream.token(1)  # a part of a character
+    stream.held = False
+    stream.token(2)
+    assert stream.pushed == [(CHOICE, ""), (CHOICE, "<1><2>")]
+    stream.token(3)
+    assert len(stream.pushed) == 2
+    stream.coalescer.flush()
+    assert stream.pushed[2:] == [(CHOICE, "<3>")]
+
+
+def test_texts_that_are_held_go_out_as_one() -> None:
+    stream = holding()
     assert [stream.token(token) for token in (1, 2)] == [None, None]
     assert stream.pushed == []
     stream.coalescer.flush()
@@ -171,12 +192,11 @@ def test_texts_that_are_held_go_out_as_one() -> None:
     stream.coalescer.flush()
     assert len(stream.pushed) == 1
     stream.token(3, FinishReason.LENGTH)
-    assert stream.usual == [[1, 2, 3]]
+    assert stream.usual == [[0, 1, 2, 3]]
 
 
 def test_what_is_held_when_it_is_calm_again_goes_with_the_next_text_and_not_twice() -> None:
-    stream = Stream()
-    stream.coalescer.told = True
+    stream = holding()
     stream.token(1)
     stream.coalescer.told = False
     stream.token(2)
@@ -186,32 +206,29 @@ def test_what_is_held_when_it_is_calm_again_goes_with_the_next_text_and_not_twic
 
 
 def test_what_is_held_goes_with_the_last_output() -> None:
-    stream = Stream()
-    stream.coalescer.told = True
+    stream = holding()
     stream.token(1)
     assert stream.token(2, FinishReason.STOP) == "output"
     stream.coalescer.flush()
-    assert (stream.pushed, stream.usual) == ([], [[1, 2]])
+    assert (stream.pushed, stream.usual) == ([], [[0, 1, 2]])
 
 
 @pytest.mark.parametrize("obstacle", [occupied, slow, failed])
 def test_what_is_held_stays_before_an_obstacle(obstacle: Callable[[Stream], None]) -> None:
-    stream = Stream()
-    stream.coalescer.told = True
+    stream = holding()
     stream.token(1)
     obstacle(stream)
     stream.coalescer.flush()
     # It is tried again unless nothing comes any more.
     assert bool(stream.coalescer.held) == (obstacle is not failed)
     assert stream.token(2) == "output"
-    assert (stream.pushed, stream.usual) == ([], [[1, 2]])
+    assert (stream.pushed, stream.usual) == ([], [[0, 1, 2]])
     stream.coalescer.flush()
     assert not stream.coalescer.held
 
 
 def test_what_is_held_goes_out_when_the_client_reads_again() -> None:
-    stream = Stream()
-    stream.coalescer.told = True
+    stream = holding()
     stream.token(1)
     slow(stream)
     stream.coalescer.flush()
@@ -221,8 +238,8 @@ def test_what_is_held_goes_out_when_the_client_reads_again() -> None:
 
 
 async def test_what_is_held_and_cannot_be_sent_ends_this_request_alone() -> None:
-    stream = Stream(broken=True)
-    stream.coalescer.told = True
+    stream = holding()
+    stream.broken = True
     stream.token(1)
     stream.coalescer.flush()
     with pytest.raises(RuntimeError, match="no room"):
