@@ -10,7 +10,7 @@ FEWEST = 32
 """Sequences that a share is over at least: one alone says nothing."""
 SHARE = 0.05
 """Below it the slots that are kept for any class will do."""
-RARELY = 0.005
+RARELY = 0.0025
 """How often a more urgent sequence may find none of the slots that are kept for it."""
 SLOTS_EACH = 2
 """Slots that are kept for each class or key that others hold back for, whatever it sends."""

@@ -208,7 +208,7 @@ async def test_what_is_kept_for_others_is_foreseen() -> None:
     assert urgent.first_at is not None
 
 
-@pytest.mark.parametrize(("share", "used"), [(0.1, 0.72), (0.2, 0.55)])
+@pytest.mark.parametrize(("share", "used"), [(0.1, 0.68), (0.2, 0.55)])
 async def test_urgent_requests_hardly_ever_wait_for_a_slot(share: float, used: float) -> None:
     """At twice what the engine serves, of a class that is that share of what comes."""
     dice = random.Random(2)
