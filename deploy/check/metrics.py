@@ -28,6 +28,7 @@ _FOREIGN_LABELS: Final = frozenset(
     (
         "deployment",
         "horizontalpodautoscaler",
+        "metric_name",
         "scaletargetref_kind",
         "scaletargetref_name",
         "alertname",
@@ -42,6 +43,7 @@ _FOREIGN_LABELS: Final = frozenset(
     )
 )
 _EXPRESSIONS: Final = re.compile(r"(?:^|[.\]])(?:expr|query|metricsQuery|seriesQuery|record)$")
+_LABEL_VALUES: Final = re.compile(r"label_values\((.*),\s*(\w+)\)")
 _SHOWN_LABEL: Final = re.compile(r"\$labels\.(\w+)")
 # Exported for every value, so that one that is not there is a mistake.
 _CLOSED: Final = frozenset(("phase", "le"))
@@ -80,11 +82,19 @@ def expressions(tree: Tree, scraped: Series) -> Findings:
         rules = dict(_rules(document))
         for path, text in leaves(document.content):
             if isinstance(text, str) and _EXPRESSIONS.search(path):
-                for problem in _problems(text, scraped, ours, set(rules)):
+                for problem in _problems(_expression(path, text), scraped, ours, set(rules)):
                     yield Finding(document.name, _subject(document), path, problem)
             for label in _SHOWN_LABEL.findall(str(text)):
                 if label not in ours | _TARGET | _FOREIGN_LABELS:
                     yield Finding(document.name, _subject(document), path, f"no label {label}")
+
+
+def _expression(path: str, text: str) -> str:
+    """The PromQL in a value; a dashboard's variables ask in a language of Grafana's."""
+    if not path.startswith("templating."):
+        return text
+    asked = _LABEL_VALUES.fullmatch(text)
+    return f"count by ({asked[2]}) ({asked[1]})" if asked else ""
 
 
 def _subject(document: Document) -> str:

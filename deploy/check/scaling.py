@@ -173,9 +173,9 @@ def steps(overlay: Overlay) -> Findings:
             problem = f"each {period_s} s is again before the pods of the last time have started"
             yield overlay.finding(scaler.found, key, problem)
         window_s = down.get("stabilizationWindowSeconds", 300)
-        if window_s < 2 * period_s:
+        if window_s < 3 * period_s:
             key = f"{scaler.behavior_key}.scaleDown.stabilizationWindowSeconds"
-            problem = f"{window_s} s is less than two start-ups ({period_s} s each)"
+            problem = f"{window_s} s is less than three start-ups ({period_s} s each)"
             yield overlay.finding(scaler.found, key, problem)
         yield from _drains(overlay, scaler, min(_periods(down), default=0))
 

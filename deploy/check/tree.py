@@ -154,13 +154,16 @@ def _render_component(component: Path, root: Path, kubectl: Path) -> Sequence[Ob
 
 def _render(directory: Path, kubectl: Path) -> Sequence[Object] | str:
     """The objects, or what kustomize has to say against it."""
-    ran = subprocess.run(
-        [kubectl, "kustomize", directory],
-        capture_output=True,
-        text=True,
-        timeout=_RENDER_S,
-        check=False,
-    )
+    try:
+        ran = subprocess.run(
+            [kubectl, "kustomize", directory],
+            capture_output=True,
+            text=True,
+            timeout=_RENDER_S,
+            check=False,
+        )
+    except OSError as error:
+        return f"{kubectl}: {error.strerror} (deploy/kubectl.sh fetches it, for x86_64)"
     if ran.returncode:
         return " ".join(ran.stderr.split()).removeprefix("error: ")
     return [found for found in load_all(ran.stdout) if found]
