@@ -1,6 +1,7 @@
 """The pods of the service: their end, their probes, what they may and what they get."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 from deploy.check.findings import Findings
@@ -194,6 +195,20 @@ def _gpus(item: Served, gpus: int) -> Findings:
             "spec.containers[0].resources.limits",
             f"{gpus} GPUs on each of {nodes} nodes for {ranks} ranks of the engine",
         )
+
+
+def files(overlay: Overlay) -> Findings:
+    """Keys and a model that are named as files are mounted."""
+    for item in served(overlay):
+        mounts = [mount["mountPath"] for mount in item.pods.container.get("volumeMounts", ())]
+        keys, model = item.settings.auth.keys_file, item.settings.engine.model
+        for key, path in (("auth.keys_file", keys and str(keys)), ("engine.model", model)):
+            if path and path.startswith("/") and not _below(path, mounts):
+                yield item.finding("spec.containers[0].volumeMounts", f"{key}: no {path}")
+
+
+def _below(path: str, mounts: Sequence[str]) -> bool:
+    return any(PurePosixPath(path).is_relative_to(mount) for mount in mounts)
 
 
 def rollouts(overlay: Overlay) -> Findings:

@@ -20,6 +20,7 @@ OF_SENSE: Final[Sequence[OverlayRule]] = (
     pods.ports,
     pods.rights,
     pods.resources,
+    pods.files,
     pods.rollouts,
     network.selectors,
     network.own_labels,

@@ -21,21 +21,40 @@ START_UP_S: Final = 60
 
 
 @dataclass(frozen=True)
+class Keys:
+    """Where a kind of autoscaler has what."""
+
+    least: str
+    most: str
+    metrics: str
+    behavior: str
+
+
+HPA: Final = Keys("spec.minReplicas", "spec.maxReplicas", "spec.metrics", "spec.behavior")
+KEDA: Final = Keys(
+    "spec.minReplicaCount",
+    "spec.maxReplicaCount",
+    "spec.triggers",
+    "spec.advanced.horizontalPodAutoscalerConfig.behavior",
+)
+
+
+@dataclass(frozen=True)
 class Scaler:
     """An HPA, or what KEDA makes one of."""
 
     found: Object
+    keys: Keys
     least: int
     most: int
     behavior: Mapping[str, Any]
-    behavior_key: str
     targets: Sequence[tuple[str, str, float]]
     """Metric, key, and the target for each pod."""
 
     @property
     def adapted(self) -> bool:
         """Whether its metrics come from prometheus-adapter; KEDA asks Prometheus itself."""
-        return bool(self.found["kind"] == "HorizontalPodAutoscaler")
+        return self.keys is HPA
 
     @property
     def workload(self) -> tuple[str, str]:
@@ -56,10 +75,8 @@ def _of_hpa(found: Object) -> Scaler:
         for i, metric in enumerate(dig(found, "spec.metrics", []))
         if (target := _number(dig(metric, "pods.target.averageValue"))) is not None
     ]
-    spec = found.get("spec", {})
-    least, most = spec.get("minReplicas", 1), spec.get("maxReplicas", 0)
-    behavior = spec.get("behavior", {})
-    return Scaler(found, least, most, behavior, "spec.behavior", targets)
+    least, most = dig(found, HPA.least, 1), dig(found, HPA.most, 0)
+    return Scaler(found, HPA, least, most, dig(found, HPA.behavior, {}), targets)
 
 
 def _of_keda(found: Object) -> Scaler:
@@ -69,11 +86,9 @@ def _of_keda(found: Object) -> Scaler:
         if (target := _number(dig(trigger, "metadata.threshold"))) is not None
         for name in sorted(names(dig(trigger, "metadata.query", "")))
     ]
-    spec = found.get("spec", {})
     # KEDA's own defaults.
-    least, most = spec.get("minReplicaCount", 0), spec.get("maxReplicaCount", 100)
-    key = "spec.advanced.horizontalPodAutoscalerConfig.behavior"
-    return Scaler(found, least, most, dig(found, key, {}), key, targets)
+    least, most = dig(found, KEDA.least, 0), dig(found, KEDA.most, 100)
+    return Scaler(found, KEDA, least, most, dig(found, KEDA.behavior, {}), targets)
 
 
 def _number(value: Any) -> float | None:
@@ -104,10 +119,10 @@ def bounds(overlay: Overlay) -> Findings:
     for scaler in scalers(overlay):
         if scaler.least < 1:
             problem = f"{scaler.least}: from there the pods' own metrics never wake one"
-            yield overlay.finding(scaler.found, "spec.minReplicas", problem)
+            yield overlay.finding(scaler.found, scaler.keys.least, problem)
         if scaler.most <= scaler.least:
             problem = f"{scaler.most} is not above the minimum of {scaler.least}"
-            yield overlay.finding(scaler.found, "spec.maxReplicas", problem)
+            yield overlay.finding(scaler.found, scaler.keys.most, problem)
 
 
 def targets(overlay: Overlay) -> Findings:
@@ -119,7 +134,7 @@ def targets(overlay: Overlay) -> Findings:
                 f"{PENDING} is 0 while there are free slots: without {RUNNING} beside it, or "
                 f"{DEMAND}, it flaps"
             )
-            yield overlay.finding(scaler.found, "spec.metrics", problem)
+            yield overlay.finding(scaler.found, scaler.keys.metrics, problem)
         for item in served(overlay):
             if _scales(scaler, item):
                 yield from _reachable(scaler, item)
@@ -156,7 +171,7 @@ def _visible(scaler: Scaler, item: Served, found: set[str]) -> Findings:
     slo = item.settings.admission.ttft_slo_s
     if slo is not None and DEMAND not in found:
         problem = f"admission.ttft_slo_s ({slo:g}) keeps pending short: scale on {DEMAND}"
-        yield item.overlay.finding(scaler.found, "spec.metrics", problem)
+        yield item.overlay.finding(scaler.found, scaler.keys.metrics, problem)
 
 
 def steps(overlay: Overlay) -> Findings:
@@ -165,16 +180,16 @@ def steps(overlay: Overlay) -> Findings:
         up, down = (scaler.behavior.get(key, {}) for key in ("scaleUp", "scaleDown"))
         for direction in ("scaleUp", "scaleDown"):
             if not dig(scaler.behavior, f"{direction}.policies"):
-                key = f"{scaler.behavior_key}.{direction}.policies"
+                key = f"{scaler.keys.behavior}.{direction}.policies"
                 yield overlay.finding(scaler.found, key, "missing: by default 100 % each 15 s")
         period_s = min(_periods(up), default=START_UP_S)
         if period_s < START_UP_S:
-            key = f"{scaler.behavior_key}.scaleUp.policies"
+            key = f"{scaler.keys.behavior}.scaleUp.policies"
             problem = f"each {period_s} s is again before the pods of the last time have started"
             yield overlay.finding(scaler.found, key, problem)
         window_s = down.get("stabilizationWindowSeconds", 300)
         if window_s < 3 * period_s:
-            key = f"{scaler.behavior_key}.scaleDown.stabilizationWindowSeconds"
+            key = f"{scaler.keys.behavior}.scaleDown.stabilizationWindowSeconds"
             problem = f"{window_s} s is less than three start-ups ({period_s} s each)"
             yield overlay.finding(scaler.found, key, problem)
         yield from _drains(overlay, scaler, min(_periods(down), default=0))
@@ -184,7 +199,7 @@ def _drains(overlay: Overlay, scaler: Scaler, period_s: int) -> Findings:
     for item in served(overlay):
         grace = item.pods.spec.get("terminationGracePeriodSeconds", 30)
         if _scales(scaler, item) and 0 < period_s < grace:
-            key = f"{scaler.behavior_key}.scaleDown.policies"
+            key = f"{scaler.keys.behavior}.scaleDown.policies"
             problem = f"each {period_s} s is again before the last pod has drained ({grace} s)"
             yield overlay.finding(scaler.found, key, problem)
 

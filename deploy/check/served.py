@@ -28,7 +28,8 @@ class Served:
 
     def finding(self, key: str, problem: str) -> Finding:
         """About the pods, by a key below their template."""
-        return self.overlay.finding(self.pods.owner, f"{self.pods.path}.{key}", problem)
+        path = key if key == "settings" else f"{self.pods.path}.{key}"
+        return self.overlay.finding(self.pods.owner, path, problem)
 
     @property
     def preparing_s(self) -> float:

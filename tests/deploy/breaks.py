@@ -179,7 +179,33 @@ BREAKS = {
         "k8s/components/gpu/deployment.yaml", 'requests: {cpu: "4", memory: 32Gi}',
         'requests: {cpu: "4", memory: 16Gi}', "gpu", ("containers[0].resources", "not requested"),
     ),
+    "keys that are not mounted": Break(
+        "k8s/components/keys/deployment.yaml", "mountPath: /etc/tidegate-keys,",
+        "mountPath: /etc/keys,", "", ("components/keys", "auth.keys_file: no /etc/tidegate-keys/"),
+    ),
+    "a model that is not mounted": Break(
+        SETTINGS, "model: meta-llama/", "model: /models/", "gpu",
+        ("containers[0].volumeMounts", "engine.model: no /models/Meta-Llama-3-8B-Instruct"),
+    ),
+    "a rollout that cannot move": Break(
+        "k8s/components/full-cluster/deployment.yaml", "maxUnavailable: 1", "maxUnavailable: 0",
+        "gpu-hpa-full-cluster", ("spec.strategy.rollingUpdate", "nothing may change"),
+    ),
+    "a budget that no node gets past": Break(
+        "k8s/base/poddisruptionbudget.yaml", "  maxUnavailable: 1", "  minAvailable: 1", "cpu-demo",
+        ("PodDisruptionBudget/tidegate: spec.minAvailable",),
+    ),
     # -- who finds and reaches whom
+    "a workload that selects others": Break(
+        BASE, "      labels:\n        app.kubernetes.io/name: tidegate\n        "
+        "app.kubernetes.io/component: server", "      labels:\n        app.kubernetes.io/name: "
+        "tidegate\n        app.kubernetes.io/component: servr", "gpu",
+        ("Deployment/tidegate: spec.selector", "servr"),
+    ),
+    "a scrape of nothing": Break(
+        MONITOR, "path: /metrics", "path: /metric", "gpu-hpa",
+        ("PodMonitor/tidegate: spec.podMetricsEndpoints.path", "/metric is not /metrics"),
+    ),
     "a label typo in the service": Break(
         "k8s/base/service.yaml", "component: server", "component: servr", "gpu",
         ("Service/tidegate: spec.selector", "servr", "selects no pod"),
@@ -250,7 +276,7 @@ BREAKS = {
         HPA, "maxReplicas: 8", "maxReplicas: 1", "gpu-hpa", ("spec.maxReplicas", "1 is not above"),
     ),
     "keda from zero": Break(
-        KEDA, "  minReplicaCount: 1\n", "", "gpu-keda", ("spec.minReplicas", "never wake"),
+        KEDA, "  minReplicaCount: 1\n", "", "gpu-keda", ("spec.minReplicaCount", "never wake"),
     ),
     "a running target that is never passed": Break(
         HPA, 'averageValue: "24"', 'averageValue: "32"', "gpu-hpa",
