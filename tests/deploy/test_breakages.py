@@ -9,8 +9,10 @@ from deploy.check.rules import check
 from deploy.check.served import engine_arguments
 from deploy.check.tree import read
 from tests.deploy.breaks import BREAKS, SETTINGS
+from tests.deploy.breaks_scaling import SCALING_BREAKS
 from tests.deploy.conftest import DEPLOY, Check
 
+EVERY_BREAK = BREAKS | SCALING_BREAKS
 SECOND_SCALER = """\
 apiVersion: keda.sh/v1alpha1
 kind: ScaledObject
@@ -39,9 +41,9 @@ def test_the_shipped_tree_is_clean(kubectl: Path, scraped: Series) -> None:
     assert [str(finding) for finding in engine_arguments(tree.overlays)] == []
 
 
-@pytest.mark.parametrize("name", BREAKS)
+@pytest.mark.parametrize("name", EVERY_BREAK)
 def test_what_is_broken_is_named(name: str, copy: Path, check_copy: Check) -> None:
-    broken = BREAKS[name]
+    broken = EVERY_BREAK[name]
     file = copy / broken.file
     text = file.read_text("utf-8")
     assert broken.old in text
