@@ -6,12 +6,12 @@ CONFIG ?= $(if $(TIDEGATE_ENGINE__MODEL),,config/cpu-demo.yaml)
 BUILD ?= $(shell nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)
 BUILD := $(BUILD)
 PYTHON := .venv/bin/python
-SOURCES := $(wildcard app tests loadtest)
+SOURCES := $(wildcard app deploy tests loadtest)
 # The embedded model is prepared unless another is named.
 EMBEDDED := $(if $(TIDEGATE_ENGINE__MODEL),,$(filter %cpu-demo.yaml,$(or $(CONFIG),cpu-demo.yaml)))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench bench-frontend format lock clean venv venv-test model system system-test
+.PHONY: help serve test check deploy-check bench bench-frontend format lock clean venv venv-test model system system-test kubectl
 
 help: ## list the commands
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -19,7 +19,7 @@ help: ## list the commands
 serve: venv system model ## install, prepare the model, serve (CONFIG=config/….yaml for a profile)
 	@exec $(PYTHON) -m app $(if $(CONFIG),--config '$(CONFIG)') $(ARGS)
 
-test: venv-test system-test ## install what is missing and run the whole suite
+test: venv-test system-test kubectl ## install what is missing and run the whole suite
 ifdef ARGS
 	@exec $(PYTHON) -m pytest $(ARGS)
 else
@@ -32,6 +32,9 @@ check: venv-test ## formatter, linter, types, architecture; starts no engine
 	$(PYTHON) -m ruff check $(SOURCES)
 	$(PYTHON) -m mypy --strict $(SOURCES)
 	$(PYTHON) -m pytest -q tests/test_architecture.py
+
+deploy-check: venv-test system-test kubectl ## the manifests: schemas, rules, every metric in a real scrape (a minute)
+	@$(PYTHON) -m deploy.check $(ARGS)
 
 LOADTEST := $(PYTHON) -m loadtest
 bench: venv-test ## the benchmarks that need no GPU: tables here, JSON in loadtest/results (25 minutes)
@@ -66,6 +69,9 @@ system:
 
 system-test: system
 	@deploy/debian.sh prometheus
+
+kubectl: venv-test
+	@deploy/kubectl.sh >/dev/null
 
 model: venv
 	@$(if $(EMBEDDED),$(PYTHON) -m app.embedded >/dev/null)
