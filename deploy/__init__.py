@@ -1,0 +1,1 @@
+"""What brings the service to where it runs, and what watches it there."""
