@@ -6,15 +6,15 @@ CONFIG ?= $(if $(TIDEGATE_ENGINE__MODEL),,config/cpu-demo.yaml)
 BUILD ?= $(shell nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)
 BUILD := $(BUILD)
 PYTHON := .venv/bin/python
-SOURCES := $(wildcard app tests loadtest)
+SOURCES := $(wildcard app deploy tests loadtest)
 # The embedded model is prepared unless another is named.
 EMBEDDED := $(if $(TIDEGATE_ENGINE__MODEL),,$(filter %cpu-demo.yaml,$(or $(CONFIG),cpu-demo.yaml)))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench bench-frontend format lock clean venv venv-test model system system-test
+.PHONY: help serve test check bench bench-frontend e2e-monitoring format lock clean venv venv-test model system system-test
 
 help: ## list the commands
-	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -nE 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 serve: venv system model ## install, prepare the model, serve (CONFIG=config/….yaml for a profile)
 	@exec $(PYTHON) -m app $(if $(CONFIG),--config '$(CONFIG)') $(ARGS)
@@ -44,6 +44,9 @@ bench: venv-test ## the benchmarks that need no GPU: tables here, JSON in loadte
 bench-frontend: venv-test ## CPU per token, request and probe beside vLLM's front ends (20 minutes)
 	@rust=$$(deploy/rust-frontend.sh) && export VLLM_RUST_FRONTEND_PATH="$$rust" && \
 	  exec $(LOADTEST) frontend --serve vllm-wide $${rust:+vllm-rust-wide} tidegate-wide-each tidegate-wide $(ARGS)
+
+e2e-monitoring: venv-test system-test ## a minute of load as Prometheus and the autoscalers see it (2 minutes)
+	$(PYTHON) -m tests.e2e.monitoring
 
 format: venv-test ## format the sources and mend what the linter can
 	$(PYTHON) -m ruff format $(SOURCES)

@@ -34,6 +34,7 @@ BESIDE = (
     "test_fuzz",
     "test_keys",
     "test_logs",
+    "test_monitoring",
     "test_parameters",
     "test_prometheus",
     "test_settings",

@@ -59,6 +59,12 @@ class Prometheus(Server):
             for sample in data["result"]
         }
 
+    def named(self, selector: str) -> set[str]:
+        """The names of the series that a selector finds."""
+        return {
+            sample["metric"]["__name__"] for sample in self._data("query", query=selector)["result"]
+        }
+
     def target(self) -> dict[str, str]:
         """What Prometheus says of its first target, once it has one: `health`, `lastError`, …"""
         targets: list[dict[str, str]] = self._data("targets")["activeTargets"]
