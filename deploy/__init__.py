@@ -1,1 +1,1 @@
-"""What brings the service to where it runs, and what watches it there."""
+"""What installs the service, and what checks that."""

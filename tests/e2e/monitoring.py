@@ -1,9 +1,9 @@
 """A minute of changing load, as the autoscalers see it: `python -m tests.e2e.monitoring`.
 
 Two instances are scraped by Prometheus as two pods. All the time, the rule of prometheus-adapter
-and the queries of KEDA must give one value for each pod and one in all; at each level of load, those
-of the services' own gauges. Then an engine is stopped (SIGSTOP) until the alert for it fires, with
-the rules as shipped, and goes on until it clears. The status is 1 when something does not hold.
+and the queries of KEDA must give one value for each pod and one in all, and at each level of load
+what the services' own gauges say. Then an engine is stopped (SIGSTOP) until the alert for it fires,
+with the rules as shipped, and goes on until it clears. The status is 1 when something is not so.
 """
 
 import asyncio
