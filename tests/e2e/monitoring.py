@@ -19,11 +19,13 @@ from deploy.monitoring.alerts import FILE
 from loadtest.tiny_model import build_model
 from tests.rig.pods import (
     NAMES,
+    STALLED,
     Values,
     adapter_answers,
     as_keda_adds,
     keda_answers,
     own_gauges,
+    stalls,
     targets,
 )
 from tests.rig.prometheus import Prometheus
@@ -34,7 +36,6 @@ SLOTS = 4
 LEVELS = ((0, 1), (3, 2), (4, 4), (9, 4), (6, 12), (0, 7), (2, 0), (0, 0))
 """Streams at each pod: below its slots, at them, above them, and none."""
 LEVEL_S = 7.5
-STALLED = "TidegateEngineStalled"
 
 Pods = Mapping[str, Service]
 
@@ -65,6 +66,7 @@ async def level(pods: Pods, streams: tuple[int, int]) -> AsyncIterator[Mapping[s
     values = {
         "vllm_pending_requests": [c - r for c, r in zip(streams, running, strict=True)],
         "vllm_running_requests": running,
+        "tidegate_demand_sequences": [float(count) for count in streams],
     }
     gauges = {name: dict(zip(NAMES, values[name], strict=True)) for name in hpa_metrics()}
     async with (
@@ -96,18 +98,15 @@ async def minute(pods: Pods, prometheus: Prometheus) -> Tally:
 async def stall(pod: Service, prometheus: Prometheus) -> tuple[float, float]:
     """Seconds from the stop of an engine to the alert, and from its going on to the end of it."""
 
-    def told() -> bool:
-        return bool(prometheus.firing(STALLED))
-
     async with hold(pod, 2) as held:
         held.may_end = True
-        assert not told()
+        assert stalls(prometheus) == set()
         began = time.monotonic()
         with pod.engine_stopped():
-            await until(told, within=60, every=0.2)
+            await until(lambda: stalls(prometheus) != set(), within=60, every=0.2)
             fired = time.monotonic()
         resumed = time.monotonic()
-        await until(lambda: not told(), within=30, every=0.2)
+        await until(lambda: stalls(prometheus) == set(), within=30, every=0.2)
         return fired - began, time.monotonic() - resumed
 
 

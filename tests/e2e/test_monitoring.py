@@ -4,7 +4,7 @@ import asyncio
 import math
 import re
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from tests.rig.pods import (
     cluster_series,
     keda_answers,
     own_gauges,
+    stalls,
     targets,
 )
 from tests.rig.prometheus import Labels, Prometheus, Target
@@ -28,7 +29,6 @@ from tests.rig.service import Service, hold, until
 from tests.rig.shipped import adapter_series, hpa_metrics
 
 SLOTS, WAITING = 2, 3
-STALLED = "TidegateEngineStalled"
 STALL_S = 3
 QUERIES = [query for row in ROWS for panel in row.panels for query in panel.queries]
 VARIABLES = {"namespace": NAMESPACE, "model": "tiny", "__rate_interval": "10s"}
@@ -125,29 +125,30 @@ async def test_autoscalers_read_the_gauges_and_a_stall_is_told(
 ) -> None:
     """With the engines stopped, nothing moves between what a service says and what is scraped."""
     shared, own = pods.values()
-    async with (
-        hold(shared, 2) as two,
-        hold(own, SLOTS + WAITING, started=SLOTS, max_tokens=4000) as held,
-    ):
-        two.may_end = held.may_end = True
-        with shared.engine_stopped(), own.engine_stopped():
-            gauges = {
-                "vllm_pending_requests": dict(zip(NAMES, (0.0, WAITING), strict=True)),
-                "vllm_running_requests": dict(zip(NAMES, (2.0, SLOTS), strict=True)),
-            }
-            assert set(hpa_metrics()) == set(gauges)
-            await until(lambda: own_gauges(pods) == gauges)
-            await until(lambda: adapter_answers(prometheus) == gauges)
-            await until(lambda: keda_answers(prometheus) == as_keda_adds(gauges))
-            await until(lambda: told(prometheus) == set(NAMES), within=STALL_S + 20)
-            (alert, _) = prometheus.firing(STALLED)
-            assert NAMESPACE in alert["annotations"]["description"]
-        await until(lambda: told(prometheus) == set(), within=20)
+    async with hold(shared, 2) as two:
+        two.may_end = True
+        with ExitStack() as stopped:
+            stopped.enter_context(shared.engine_stopped())
+            async with hold(own, SLOTS + WAITING, started=SLOTS, max_tokens=4000) as held:
+                held.may_end = True
+                stopped.enter_context(own.engine_stopped())
+                await until(lambda: sequences(pods) == [(0, 2), (WAITING, SLOTS)])
+                await until(lambda: adapter_answers(prometheus) == own_gauges(pods))
+                await until(lambda: keda_answers(prometheus) == as_keda_adds(own_gauges(pods)))
+                await until(lambda: stalls(prometheus) == set(NAMES), within=STALL_S + 20)
+                for alert in prometheus.firing():
+                    pod = alert["labels"]["pod"]
+                    assert f"{NAMESPACE}/{pod}" in alert["annotations"]["description"]
+                stopped.close()
+                await until(lambda: stalls(prometheus) == set(), within=20)
 
 
-def told(prometheus: Prometheus) -> set[str]:
-    """The pods whose engine is reported to hang."""
-    return {alert["labels"]["pod"] for alert in prometheus.firing(STALLED)}
+def sequences(pods: dict[str, Service]) -> list[tuple[float, float]]:
+    """Pending and running, of each pod."""
+    gauges = own_gauges(pods)
+    names = ("vllm_pending_requests", "vllm_running_requests")
+    pending, running = (gauges[name].values() for name in names)
+    return list(zip(pending, running, strict=True))
 
 
 async def test_the_adapter_finds_the_metrics_of_the_hpa(prometheus: Prometheus) -> None:

@@ -1,6 +1,7 @@
 """Services as if they were pods: the labels that Prometheus gives them, and what watches them."""
 
 from collections.abc import Mapping
+from typing import TypeAlias
 
 from tests.rig.prometheus import Labels, Prometheus, Target
 from tests.rig.samples import total
@@ -11,7 +12,9 @@ NAMESPACE = "tidegate"
 NAMES = ("tidegate-6c5d8f7b9-bq4xz", "tidegate-6c5d8f7b9-zk7mw")
 """As a Deployment calls its pods."""
 
-Values = dict[str, float]
+STALLED = "TidegateEngineStalled"
+
+Values: TypeAlias = dict[str, float]
 """Of each pod, or of each query."""
 
 _HPA = f'namespace="{NAMESPACE}",horizontalpodautoscaler="tidegate"'
@@ -89,3 +92,10 @@ def as_keda_adds(gauges: Mapping[str, Values]) -> Values:
         query: next(value for metric, value in sums.items() if metric in query)
         for query in keda_queries()
     }
+
+
+def stalls(prometheus: Prometheus) -> set[str]:
+    """The pods whose engine is reported to hang. Fails when anything else is reported."""
+    firing = [alert["labels"] for alert in prometheus.firing()]
+    assert {labels["alertname"] for labels in firing} <= {STALLED}, firing
+    return {labels["pod"] for labels in firing}

@@ -70,14 +70,10 @@ class Prometheus(Server):
         targets: list[dict[str, str]] = self._data("targets")["activeTargets"]
         return targets[0] if targets else {}
 
-    def firing(self, alert: str) -> list[dict[str, Any]]:
-        """The alerts of that name that fire: `labels`, `annotations`, `value`, …"""
+    def firing(self) -> list[dict[str, Any]]:
+        """The alerts that fire: `labels`, `annotations`, `value`, …"""
         alerts: list[dict[str, Any]] = self._data("alerts")["alerts"]
-        return [
-            one
-            for one in alerts
-            if one["labels"]["alertname"] == alert and one["state"] == "firing"
-        ]
+        return [alert for alert in alerts if alert["state"] == "firing"]
 
     def _data(self, kind: str, **parameters: str) -> Any:
         answer: httpx.Response = self._probe.get(f"{self.url}/api/v1/{kind}", params=parameters)

@@ -12,9 +12,11 @@ COMPONENTS = ROOT / "deploy" / "k8s" / "components"
 
 
 def hpa_metrics() -> list[str]:
-    """The pods' metrics that the HPA asks prometheus-adapter for."""
+    """The pods' metrics that prometheus-adapter is asked for, with a strict SLO or without."""
     (hpa,) = _documents(COMPONENTS / "hpa" / "hpa.yaml")
-    return [metric["pods"]["metric"]["name"] for metric in hpa["spec"]["metrics"]]
+    (patch,) = yaml.safe_load((COMPONENTS / "hpa-slo" / "hpa.yaml").read_text(encoding="utf-8"))
+    metrics = [*hpa["spec"]["metrics"], *patch["value"]]
+    return [metric["pods"]["metric"]["name"] for metric in metrics]
 
 
 def adapter_series() -> str:
