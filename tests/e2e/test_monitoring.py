@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.monitoring.alerts import FILE
+from deploy.monitoring.alerts import FILE, alerts
 from deploy.monitoring.panels import ROWS, Query
 from tests.conftest import StartService
 from tests.rig.exposition import exposed
@@ -133,8 +133,10 @@ async def test_autoscalers_read_the_gauges_and_a_stall_is_told(
                 held.may_end = True
                 stopped.enter_context(own.engine_stopped())
                 await until(lambda: sequences(pods) == [(0, 2), (WAITING, SLOTS)])
-                await until(lambda: adapter_answers(prometheus) == own_gauges(pods))
-                await until(lambda: keda_answers(prometheus) == as_keda_adds(own_gauges(pods)))
+                await until(lambda: adapter_answers(prometheus) == own_gauges(pods), why="adapter")
+                await until(
+                    lambda: keda_answers(prometheus) == as_keda_adds(own_gauges(pods)), why="KEDA"
+                )
                 await until(lambda: stalls(prometheus) == set(NAMES), within=STALL_S + 20)
                 for alert in prometheus.firing():
                     pod = alert["labels"]["pod"]
@@ -149,6 +151,18 @@ def sequences(pods: dict[str, Service]) -> list[tuple[float, float]]:
     names = ("vllm_pending_requests", "vllm_running_requests")
     pending, running = (gauges[name].values() for name in names)
     return list(zip(pending, running, strict=True))
+
+
+async def test_every_alert_can_be_evaluated(prometheus: Prometheus) -> None:
+    """An expression that two samples of one series break, for one, breaks only then."""
+    await until(
+        lambda: all(rule["health"] != "unknown" for rule in prometheus.rules().values()), within=30
+    )
+    rules = prometheus.rules()
+    assert set(rules) == {alert.name for alert in alerts()}
+    assert {
+        name: rule.get("lastError") for name, rule in rules.items() if rule["health"] != "ok"
+    } == {}
 
 
 async def test_the_adapter_finds_the_metrics_of_the_hpa(prometheus: Prometheus) -> None:

@@ -30,11 +30,13 @@ def targets(pods: Mapping[str, Service]) -> list[Target]:
 def cluster_series() -> str:
     """A few samples of kube-state-metrics and of the kubelet, by their documentation."""
     target = 'scaletargetref_kind="Deployment",scaletargetref_name="tidegate"'
+    unable = 'condition="ScalingActive",status="false"'
     lines = [
         f'kube_deployment_status_replicas_ready{{namespace="{NAMESPACE}",deployment="tidegate"}} 2',
         f"kube_horizontalpodautoscaler_info{{{_HPA},{target}}} 1",
         f"kube_horizontalpodautoscaler_status_desired_replicas{{{_HPA}}} 2",
         f"kube_horizontalpodautoscaler_spec_max_replicas{{{_HPA}}} 8",
+        f"kube_horizontalpodautoscaler_status_condition{{{_HPA},{unable}}} 0",
     ]
     for name, value in _TARGETS.items():
         labels = f'{_HPA},metric_name="{name}",metric_target_type="average"'

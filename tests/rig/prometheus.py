@@ -75,6 +75,11 @@ class Prometheus(Server):
         alerts: list[dict[str, Any]] = self._data("alerts")["alerts"]
         return [alert for alert in alerts if alert["state"] == "firing"]
 
+    def rules(self) -> dict[str, dict[str, Any]]:
+        """By name: `health` (`unknown` before the first evaluation), `lastError`, …"""
+        groups: list[dict[str, Any]] = self._data("rules")["groups"]
+        return {rule["name"]: rule for group in groups for rule in group["rules"]}
+
     def _data(self, kind: str, **parameters: str) -> Any:
         answer: httpx.Response = self._probe.get(f"{self.url}/api/v1/{kind}", params=parameters)
         return answer.raise_for_status().json()["data"]
