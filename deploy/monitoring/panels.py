@@ -1,19 +1,19 @@
-"""The panels of the dashboard, row by row: the one list of their queries.
-
-`$namespace`, `$model` and `$pod` are the dashboard's variables. A query about the service names all
-three, so that no other pod's series gets in.
-"""
+"""The panels of the dashboard, row by row: the one list of what is shown."""
 
 import enum
 from dataclasses import dataclass
 
-PODS = 'namespace=~"$namespace",model_name=~"$model",pod=~"$pod"'
-"""Series of the service's own."""
-PROCESSES = 'namespace=~"$namespace",pod=~"$pod",container="tidegate"'
-"""Series that know the pod and not the model."""
-CLUSTER = 'namespace=~"$namespace"'
-"""Series about what owns the pods."""
-WINDOW = "$__rate_interval"
+from deploy.monitoring.queries import (
+    PODS,
+    PROCESSES,
+    WINDOW,
+    Query,
+    autoscaler,
+    deployment,
+    each,
+    quantiles,
+    rate,
+)
 
 
 class Source(enum.StrEnum):
@@ -22,14 +22,6 @@ class Source(enum.StrEnum):
     SERVICE = "Tidegate"
     CLUSTER = "kube-state-metrics"
     NODE = "kubelet (cAdvisor)"
-
-
-@dataclass(frozen=True)
-class Query:
-    """PromQL, and how its series are called: labels in `{{…}}`."""
-
-    expression: str
-    legend: str
 
 
 @dataclass(frozen=True)
@@ -51,54 +43,6 @@ class Row:
     panels: tuple[Panel, ...]
 
 
-def _each(series: str) -> tuple[Query, ...]:
-    return (Query(f"{series}{{{PODS}}}", "{{pod}}"),)
-
-
-def _rate(series: str, by: str, legend: str | None = None) -> Query:
-    summed = f"sum by ({by}) (rate({series}{{{PODS}}}[{WINDOW}]))"
-    return Query(summed, legend or f"{{{{{by}}}}}")
-
-
-def _quantiles(series: str, *quantiles: float) -> tuple[Query, ...]:
-    rates = f"sum by (le) (rate({series}_bucket{{{PODS}}}[{WINDOW}]))"
-    return tuple(
-        Query(f"histogram_quantile({quantile}, {rates})", f"p{100 * quantile:g}")
-        for quantile in quantiles or (0.5, 0.95, 0.99)
-    )
-
-
-# A pod of a Deployment is called after it: NAME-HASH-HASH.
-_DEPLOYMENTS = (
-    f"label_replace(group by (namespace, pod) (vllm_pending_requests{{{PODS}}}), "
-    '"deployment", "$1", "pod", "(.+)-[^-]+-[^-]+")'
-)
-
-
-def _deployment(series: str, legend: str) -> Query:
-    """Of the Deployments that the chosen pods belong to."""
-    own = f"max by (namespace, deployment) ({series}{{{CLUSTER}}})"
-    return Query(
-        f"{own} and on (namespace, deployment) {_DEPLOYMENTS}", f"{{{{deployment}}}} {legend}"
-    )
-
-
-def _autoscaler(series: str, legend: str, *by: str) -> Query:
-    """Of the HPAs that scale them, KEDA's included."""
-    key = ", ".join(("namespace", "horizontalpodautoscaler", *by))
-    target = (
-        "group by (namespace, horizontalpodautoscaler, scaletargetref_name) "
-        f"(kube_horizontalpodautoscaler_info{{{CLUSTER}}})"
-    )
-    known = (
-        f"max by ({key}) ({series}{{{CLUSTER}}}) * on (namespace, horizontalpodautoscaler) "
-        f"group_left (scaletargetref_name) {target}"
-    )
-    named = f'label_replace({known}, "deployment", "$1", "scaletargetref_name", "(.+)")'
-    shown = "".join(f"{{{{{name}}}}} " for name in ("deployment", *by))
-    return Query(f"{named} and on (namespace, deployment) {_DEPLOYMENTS}", f"{shown}{legend}")
-
-
 OVERVIEW = Row(
     "Overview",
     (
@@ -112,19 +56,19 @@ OVERVIEW = Row(
             "Pending",
             "short",
             "Accepted sequences that the engine is not running yet.",
-            _each("vllm_pending_requests"),
+            each("vllm_pending_requests"),
         ),
         Panel(
             "Running",
             "short",
             "Sequences in the continuous batch.",
-            _each("vllm_running_requests"),
+            each("vllm_running_requests"),
         ),
         Panel(
             "KV cache in use",
             "percentunit",
             "At 100 % sequences are preempted: thrown out of the batch and begun again.",
-            _each("vllm_kv_cache_usage_ratio"),
+            each("vllm_kv_cache_usage_ratio"),
         ),
         Panel(
             "Demand and capacity",
@@ -147,7 +91,7 @@ OVERVIEW = Row(
             "In flight",
             "short",
             "HTTP requests that are not answered yet, those being refused included.",
-            _each("tidegate_in_flight_requests"),
+            each("tidegate_in_flight_requests"),
         ),
     ),
 )
@@ -159,25 +103,25 @@ LATENCY = Row(
             "Queue wait",
             "s",
             "From acceptance to the first step in the engine.",
-            _quantiles("tidegate_queue_wait_seconds"),
+            quantiles("tidegate_queue_wait_seconds"),
         ),
         Panel(
             "Time to first token",
             "s",
             "From acceptance to the first token.",
-            _quantiles("tidegate_time_to_first_token_seconds"),
+            quantiles("tidegate_time_to_first_token_seconds"),
         ),
         Panel(
             "Time between tokens",
             "s",
             "The mean of each sequence that finished.",
-            _quantiles("tidegate_inter_token_seconds"),
+            quantiles("tidegate_inter_token_seconds"),
         ),
         Panel(
             "Whole request",
             "s",
             "From the first byte of a request that was served to the end of its answer.",
-            _quantiles("tidegate_request_duration_seconds"),
+            quantiles("tidegate_request_duration_seconds"),
         ),
     ),
 )
@@ -189,31 +133,31 @@ FRONT_DOOR = Row(
             "Accepted",
             "reqps",
             "Sequences a second, by route.",
-            (_rate("tidegate_accepted_sequences_total", "route"),),
+            (rate("tidegate_accepted_sequences_total", "route"),),
         ),
         Panel(
             "Finished",
             "reqps",
             "Sequences a second, by how they ended.",
-            (_rate("tidegate_finished_sequences_total", "reason"),),
+            (rate("tidegate_finished_sequences_total", "reason"),),
         ),
         Panel(
             "Rejected",
             "reqps",
             "Requests a second that got an error, by its code; with status 200, in their stream.",
-            (_rate("tidegate_rejected_requests_total", "status, reason", "{{status}} {{reason}}"),),
+            (rate("tidegate_rejected_requests_total", "status, reason", "{{status}} {{reason}}"),),
         ),
         Panel(
             "Answered",
             "reqps",
             "HTTP requests a second, by status; 499 is a client that left.",
-            (_rate("tidegate_requests_total", "status"),),
+            (rate("tidegate_requests_total", "status"),),
         ),
         Panel(
             "Prediction error",
             "s",
             "Predicted minus actual time to the first token: below 0, it came later.",
-            _quantiles("tidegate_prediction_error_seconds", 0.05, 0.5, 0.95),
+            quantiles("tidegate_prediction_error_seconds", 0.05, 0.5, 0.95),
         ),
     ),
 )
@@ -234,7 +178,7 @@ ENGINE = Row(
             "Preemptions",
             "short",
             "Sequences a second that were thrown out of the batch for want of KV cache.",
-            (_rate("vllm:num_preemptions_total", "pod"),),
+            (rate("vllm:num_preemptions_total", "pod"),),
         ),
         Panel(
             "Waiting in the engine",
@@ -246,19 +190,19 @@ ENGINE = Row(
             "Without a step",
             "s",
             "Time without a step while the engine has work; from 30 s on the pod is not ready.",
-            _each("tidegate_engine_stalled_seconds"),
+            each("tidegate_engine_stalled_seconds"),
         ),
         Panel(
             "Since the last step",
             "s",
             "Whether there is work or not.",
-            _each("tidegate_engine_step_age_seconds"),
+            each("tidegate_engine_step_age_seconds"),
         ),
         Panel(
             "Prompt tokens waiting",
             "short",
             "Of the pending sequences.",
-            _each("vllm_pending_tokens"),
+            each("vllm_pending_tokens"),
         ),
     ),
 )
@@ -271,9 +215,9 @@ AUTOSCALING = Row(
             "short",
             "What the autoscaler wants, may want, and has.",
             (
-                _autoscaler("kube_horizontalpodautoscaler_status_desired_replicas", "desired"),
-                _autoscaler("kube_horizontalpodautoscaler_spec_max_replicas", "maximum"),
-                _deployment("kube_deployment_status_replicas_ready", "ready"),
+                autoscaler("kube_horizontalpodautoscaler_status_desired_replicas", "desired"),
+                autoscaler("kube_horizontalpodautoscaler_spec_max_replicas", "maximum"),
+                deployment("kube_deployment_status_replicas_ready", "ready"),
             ),
             Source.CLUSTER,
         ),
@@ -297,10 +241,10 @@ AUTOSCALING = Row(
             "short",
             "By the names that the HPA has for them; KEDA numbers its queries.",
             (
-                _autoscaler(
+                autoscaler(
                     "kube_horizontalpodautoscaler_status_target_metric", "now", "metric_name"
                 ),
-                _autoscaler(
+                autoscaler(
                     "kube_horizontalpodautoscaler_spec_target_metric", "target", "metric_name"
                 ),
             ),

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from deploy.monitoring.__main__ import COMPONENT, MADE
-from deploy.monitoring.panels import CLUSTER, PODS, PROCESSES, ROWS, Panel, Query
+from deploy.monitoring.panels import ROWS, Panel
+from deploy.monitoring.queries import CLUSTER, PODS, PROCESSES, Query
 
 PANELS = [panel for row in ROWS for panel in row.panels]
 QUERIES = [query for panel in PANELS for query in panel.queries]

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from deploy.monitoring.alerts import FILE, alerts
-from deploy.monitoring.panels import ROWS, Query
+from deploy.monitoring.panels import ROWS
+from deploy.monitoring.queries import Query
 from tests.conftest import StartService
 from tests.rig.exposition import exposed
 from tests.rig.pods import (
