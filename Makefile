@@ -14,7 +14,7 @@ EMBEDDED := $(if $(TIDEGATE_ENGINE__MODEL),,$(filter %cpu-demo.yaml,$(or $(CONFI
 .PHONY: help serve test check deploy-check bench bench-frontend format lock clean venv venv-test model system system-test kubectl
 
 help: ## list the commands
-	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -nE 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 serve: venv system model ## install, prepare the model, serve (CONFIG=config/….yaml for a profile)
 	@exec $(PYTHON) -m app $(if $(CONFIG),--config '$(CONFIG)') $(ARGS)
@@ -47,6 +47,10 @@ bench: venv-test ## the benchmarks that need no GPU: tables here, JSON in loadte
 bench-frontend: venv-test ## CPU per token, request and probe beside vLLM's front ends (20 minutes)
 	@rust=$$(deploy/rust-frontend.sh) && export VLLM_RUST_FRONTEND_PATH="$$rust" && \
 	  exec $(LOADTEST) frontend --serve vllm-wide $${rust:+vllm-rust-wide} tidegate-wide-each tidegate-wide $(ARGS)
+
+.PHONY: e2e-monitoring
+e2e-monitoring: venv-test system-test ## a minute of load as Prometheus and the autoscalers see it (2 minutes)
+	$(PYTHON) -m tests.e2e.monitoring
 
 format: venv-test ## format the sources and mend what the linter can
 	$(PYTHON) -m ruff format $(SOURCES)

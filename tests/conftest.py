@@ -20,6 +20,7 @@ BESIDE = (
     "test_data_parallel",
     "test_parity",
     "test_rig",
+    "test_monitoring",
     "test_disconnect_storm",
     "test_embeddings",
     "test_failures",

@@ -1,9 +1,12 @@
-"""Debian's own Prometheus, scraping one server."""
+"""Debian's own Prometheus, scraping servers."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import httpx
+import yaml
 
 from tests.rig.debian import program
 from tests.rig.server import LOOPBACK, Server, free_port
@@ -13,22 +16,29 @@ Labels: TypeAlias = frozenset[tuple[str, str]]
 TARGET_LABELS = frozenset({"__name__", "instance", "job"})
 """Added by Prometheus itself."""
 
-_CONFIG = """\
-global: {{scrape_interval: 1s, scrape_timeout: 1s}}
-scrape_configs:
-  - job_name: tidegate
-    static_configs: [{{targets: ["{target}"]}}]
-"""
+
+@dataclass(frozen=True)
+class Target:
+    """Who is scraped, `http://HOST:PORT`, and the labels that the samples get."""
+
+    url: str
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 class Prometheus(Server):
-    """Scrapes each second; its first sample comes some six seconds after the start."""
+    """Scrapes each second; its first sample comes some six seconds after the start.
+
+    `rules` are files of rules, evaluated each second.
+    """
 
     ready_path = "/-/ready"
 
-    def __init__(self, scraped: Server, directory: Path) -> None:
+    def __init__(
+        self, scraped: Server | Sequence[Target], directory: Path, rules: Sequence[Path] = ()
+    ) -> None:
+        targets = [Target(scraped.ops_url)] if isinstance(scraped, Server) else scraped
         port, config = free_port(), directory / "prometheus.yml"
-        config.write_text(_CONFIG.format(target=scraped.ops_url.removeprefix("http://")))
+        config.write_text(yaml.safe_dump(_config(targets, rules)))
         command = [
             program("prometheus"),
             f"--config.file={config}",
@@ -39,8 +49,7 @@ class Prometheus(Server):
 
     def query(self, expression: str) -> dict[Labels, float]:
         """An instant vector, without the labels that every sample of the target has."""
-        answer = self._probe.get(f"{self.url}/api/v1/query", params={"query": expression})
-        data = answer.raise_for_status().json()["data"]
+        data = self._data("query", query=expression)
         if data["resultType"] != "vector":
             raise AssertionError(f"{expression} gives a {data['resultType']}")
         return {
@@ -50,8 +59,40 @@ class Prometheus(Server):
             for sample in data["result"]
         }
 
+    def named(self, selector: str) -> set[str]:
+        """The names of the series that a selector finds."""
+        return {
+            sample["metric"]["__name__"] for sample in self._data("query", query=selector)["result"]
+        }
+
     def target(self) -> dict[str, str]:
-        """What Prometheus says of its only target, once it has one: `health`, `lastError`, …"""
-        answer: httpx.Response = self._probe.get(f"{self.url}/api/v1/targets")
-        targets: list[dict[str, str]] = answer.raise_for_status().json()["data"]["activeTargets"]
+        """What Prometheus says of its first target, once it has one: `health`, `lastError`, …"""
+        targets: list[dict[str, str]] = self._data("targets")["activeTargets"]
         return targets[0] if targets else {}
+
+    def firing(self) -> list[dict[str, Any]]:
+        """The alerts that fire: `labels`, `annotations`, `value`, …"""
+        alerts: list[dict[str, Any]] = self._data("alerts")["alerts"]
+        return [alert for alert in alerts if alert["state"] == "firing"]
+
+    def rules(self) -> dict[str, dict[str, Any]]:
+        """By name: `health` (`unknown` before the first evaluation), `lastError`, …"""
+        groups: list[dict[str, Any]] = self._data("rules")["groups"]
+        return {rule["name"]: rule for group in groups for rule in group["rules"]}
+
+    def _data(self, kind: str, **parameters: str) -> Any:
+        answer: httpx.Response = self._probe.get(f"{self.url}/api/v1/{kind}", params=parameters)
+        return answer.raise_for_status().json()["data"]
+
+
+def _config(targets: Sequence[Target], rules: Sequence[Path]) -> dict[str, Any]:
+    scraped = [
+        {"targets": [target.url.removeprefix("http://")], "labels": dict(target.labels)}
+        for target in targets
+    ]
+    every = dict.fromkeys(("scrape_interval", "scrape_timeout", "evaluation_interval"), "1s")
+    return {
+        "global": every,
+        "rule_files": [str(path) for path in rules],
+        "scrape_configs": [{"job_name": "tidegate", "static_configs": scraped}],
+    }
