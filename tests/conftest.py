@@ -33,6 +33,7 @@ BESIDE = (
     "test_batching",
     "test_bench_serve",
     "test_bootstrap",
+    "test_breakages",
     "test_clients",
     "test_command",
     "test_compare",
