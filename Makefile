@@ -11,10 +11,10 @@ SOURCES := $(wildcard app tests loadtest)
 EMBEDDED := $(if $(TIDEGATE_ENGINE__MODEL),,$(filter %cpu-demo.yaml,$(or $(CONFIG),cpu-demo.yaml)))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench bench-frontend format lock clean venv venv-test model system system-test
+.PHONY: help serve test check bench bench-frontend format image e2e-image lock clean venv venv-test model system system-test
 
 help: ## list the commands
-	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -nE 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 serve: venv system model ## install, prepare the model, serve (CONFIG=config/….yaml for a profile)
 	@exec $(PYTHON) -m app $(if $(CONFIG),--config '$(CONFIG)') $(ARGS)
@@ -44,6 +44,12 @@ bench: venv-test ## the benchmarks that need no GPU: tables here, JSON in loadte
 bench-frontend: venv-test ## CPU per token, request and probe beside vLLM's front ends (20 minutes)
 	@rust=$$(deploy/rust-frontend.sh) && export VLLM_RUST_FRONTEND_PATH="$$rust" && \
 	  exec $(LOADTEST) frontend --serve vllm-wide $${rust:+vllm-rust-wide} tidegate-wide-each tidegate-wide $(ARGS)
+
+image: ## build the CPU image without a registry, as root on Debian (5 minutes at first, 3 GB)
+	@deploy/image.sh
+
+e2e-image: venv-test ## build the CPU image, run it without rights, stop it during a stream
+	@exec $(PYTHON) -m tests.e2e.image
 
 format: venv-test ## format the sources and mend what the linter can
 	$(PYTHON) -m ruff format $(SOURCES)
