@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Builds the CPU image without a registry and prints its name: deploy/image.sh [NAME]
-# The base is made by debootstrap, once, from the mirror that this machine's apt uses. Packages are
-# fetched here, with whatever this machine's pip needs for it (indexes, proxies, certificates, tokens),
-# and handed to the build as files: nothing of that gets into the image.
+# Builds an image without a registry and prints its name: deploy/image.sh [NAME [DOCKERFILE [BASE]]]
+# If nothing is said, the CPU image. If no base is named, it is made by debootstrap, once, from the
+# mirror that this machine's apt uses. Packages are fetched here, with whatever this machine's pip needs
+# for it (indexes, proxies, certificates, tokens), and handed to the build as files: nothing of that
+# gets into the image.
 # TORCH_INDEX_URL: as in deploy/venv.sh.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-name=${1:-localhost/tidegate:cpu}
 suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
-base=localhost/tidegate-base:$suite
+name=${1:-localhost/tidegate:cpu}
+dockerfile=${2:-deploy/Dockerfile.cpu}
+base=${3:-localhost/tidegate-base:$suite}
 wheels=$PWD/build/wheels
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -24,7 +26,7 @@ make_base() {
     "Origin: Debian" "Codename: $suite" "Identifier: Packages" | head -n 1)
   say "making $base by debootstrap (minutes, once)"
   debootstrap --variant=minbase --include=ca-certificates,libnuma1,python3,python3-venv,tini \
-    "$suite" "$scratch/root" "$mirror" >"$scratch/debootstrap.log" ||
+    "$suite" "$scratch/root" ${mirror:+"$mirror"} >"$scratch/debootstrap.log" ||
     die "debootstrap failed: $(tail -n 3 "$scratch/debootstrap.log")"
   tar -C "$scratch/root" --create --exclude=./var/cache/apt/* --exclude=./var/lib/apt/lists/* \
     --exclude=./usr/share/man/* --exclude=./usr/share/locale/* . |
@@ -54,14 +56,17 @@ build() {
   buildah build --isolation chroot --layers --quiet \
     --volume "$wheels:/wheels:ro" --secret "id=pip.conf,src=$scratch/pip.conf" \
     --build-arg "BASE_IMAGE=$base" --build-arg "VERSION=$(version)" --build-arg "REVISION=$(revision)" \
-    --file deploy/Dockerfile.cpu --tag "$name" . >"$scratch/build.log" 2>&1 ||
+    --file "$dockerfile" --tag "$name" . >"$scratch/build.log" 2>&1 ||
     die "the build failed: $(tail -n 20 "$scratch/build.log")"
 }
 version() { sed -nE 's/^version = "(.*)"$/\1/p' pyproject.toml; }
 revision() { git rev-parse HEAD 2>/dev/null || echo unknown; }
 
 deploy/debian.sh buildah debootstrap podman python3-venv runc
-buildah inspect --type image "$base" >/dev/null 2>&1 || make_base
+if ! buildah inspect --type image "$base" >/dev/null 2>&1; then
+  if [ $# -eq 3 ]; then die "there is no image $base"; fi
+  make_base
+fi
 fetch_wheels
 build
 echo "$name"

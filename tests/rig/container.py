@@ -15,6 +15,7 @@ CONFINED = (
     "--tmpfs=/tmp",
     "--cap-drop=ALL",
     "--security-opt=no-new-privileges",
+    "--timeout=1800",  # whatever becomes of the test
     # The engine's processes need 160 MiB of it; an engine's default is 64.
     "--shm-size=256m",
 )
