@@ -11,7 +11,7 @@ SOURCES := $(wildcard app deploy tests loadtest)
 EMBEDDED := $(if $(TIDEGATE_ENGINE__MODEL),,$(filter %cpu-demo.yaml,$(or $(CONFIG),cpu-demo.yaml)))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check deploy-check bench bench-frontend format lock clean venv venv-test model system system-test kubectl
+.PHONY: help serve test check deploy-check bench bench-frontend e2e-monitoring format image e2e-image lock clean venv venv-test model system system-test kubectl
 
 help: ## list the commands
 	@sed -nE 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -48,9 +48,14 @@ bench-frontend: venv-test ## CPU per token, request and probe beside vLLM's fron
 	@rust=$$(deploy/rust-frontend.sh) && export VLLM_RUST_FRONTEND_PATH="$$rust" && \
 	  exec $(LOADTEST) frontend --serve vllm-wide $${rust:+vllm-rust-wide} tidegate-wide-each tidegate-wide $(ARGS)
 
-.PHONY: e2e-monitoring
 e2e-monitoring: venv-test system-test ## a minute of load as Prometheus and the autoscalers see it (2 minutes)
 	$(PYTHON) -m tests.e2e.monitoring
+
+image: ## build the CPU image without a registry, as root on Debian (5 minutes at first, 3 GB)
+	@deploy/image.sh
+
+e2e-image: venv-test ## build the CPU image, run it without rights, stop it during a stream
+	@exec $(PYTHON) -m tests.e2e.image
 
 format: venv-test ## format the sources and mend what the linter can
 	$(PYTHON) -m ruff format $(SOURCES)

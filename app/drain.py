@@ -7,6 +7,7 @@ signal ends the service at once: so the hook does not return before there is not
 import signal
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import psutil
 
@@ -60,7 +61,12 @@ def service() -> psutil.Process:
 
 
 def serves(command: Sequence[str]) -> bool:
-    """Whether a command line is that of `python -m app`, without one of its commands."""
+    """Whether a command line is that of `python -m app`, without one of its commands.
+
+    Not that of what started it: in a container that is `tini -- python -m app`.
+    """
+    if not command or not Path(command[0]).name.startswith("python"):
+        return False
     try:
         rest = command[command.index("-m") + 1 :]
     except ValueError:

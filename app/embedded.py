@@ -51,11 +51,12 @@ def ensure(cache: Path | None = None) -> Path:
     directory = model_dir(cache)
     if verify(directory):
         return directory
+    source = _source()  # before the cache is touched: where there is none, say that
     directory.parent.mkdir(parents=True, exist_ok=True)
     with _only_builder(directory):
         # Another process may have made it while this one waited for the lock.
         if not verify(directory):
-            _build(directory)
+            _build(source, directory)
     return directory
 
 
@@ -87,9 +88,8 @@ def _only_builder(directory: Path) -> Iterator[None]:
         yield
 
 
-def _build(directory: Path) -> None:
+def _build(source: Path, directory: Path) -> None:
     """Make the model beside `directory`, then move it into place; the lock is held."""
-    source = _source()
     for abandoned in directory.parent.glob(f".{directory.name}.tmp-*"):
         shutil.rmtree(abandoned, ignore_errors=True)
     _say(f"preparing the embedded model in {directory} (once, about half a minute)")
@@ -112,7 +112,9 @@ def _source() -> Path:
     spec = find_spec(PACKAGE.replace("-", "_"))
     if spec and spec.origin and (path := Path(spec.origin).with_name(GGUF_FILE)).is_file():
         return path
-    raise EmbeddedModelError(f"{PACKAGE}, which carries the embedded model, is not installed")
+    raise EmbeddedModelError(
+        f"no engine.model is set, and {PACKAGE}, which carries the embedded one, is not installed"
+    )
 
 
 def _convert(source: Path, target: Path) -> None:

@@ -67,3 +67,7 @@ compile test "What the tests need on top of cpu.lock or gpu.lock." \
 if [ ! -f config/gpu.lock ]; then cp config/cpu.lock config/gpu.lock; fi
 compile gpu "The service with vLLM's GPU build. Resolved, with the versions that are tested on the CPU; not run on a GPU." \
   "$tools/embedded.in" --extra gpu --constraints "$tools/gpu.pins" --excludes "$tools/never" "$@"
+
+# Where vLLM is already installed, in its own image.
+compile gpu-image "What the project needs itself, over the packages of vLLM's own image." \
+  --constraints "$tools/cpu.pins" "$@"

@@ -24,7 +24,8 @@ from tests.rig.server import ROOT
         (["python", "-m", "application"], False),
         (["python", "-m"], False),
         (["python", "app"], False),
-        (["tini", "--", "python", "-m", "app"], True),
+        (["tini", "--", "python", "-m", "app"], False),
+        (["/usr/bin/python3.11", "-m", "app"], True),
         ([], False),
     ],
 )
