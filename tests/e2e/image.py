@@ -103,7 +103,7 @@ class Rig:
         try:
             with timed(self.figures, f"from `podman run` to ready, {name}"):
                 container.start()
-                container.wait_ready()
+                container.wait_ready(600)
             yield container
         finally:
             container.close()
