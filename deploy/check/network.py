@@ -31,6 +31,17 @@ def selectors(overlay: Overlay) -> Findings:
                 yield overlay.finding(found, key, f"selects workers: {pods.path}")
 
 
+def budgets(overlay: Overlay) -> Findings:
+    """A budget that counts leaders counts their workers: the loss of one ends the group."""
+    for found in overlay.of_kind("PodDisruptionBudget"):
+        selected = _selected(overlay, found)
+        owners = [pods.owner for pods in selected]
+        for pods in overlay.pods():
+            if pods.owner in owners and pods not in selected:
+                key = _SELECTORS[found["kind"]]
+                yield overlay.finding(found, key, f"leaves out {pods.path}")
+
+
 def own_labels(overlay: Overlay) -> Findings:
     """A workload's selectors and its spread select its own pods."""
     for pods in overlay.pods():

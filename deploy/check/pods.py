@@ -51,9 +51,14 @@ def graces(overlay: Overlay) -> Findings:
 
 
 def workers(overlay: Overlay) -> Findings:
-    """Workers outlive their leader's drain: an engine does not survive the loss of one."""
+    """Workers outlive their leader's drain, which needs them, but not their own end."""
     everyone = served(overlay)
     for worker in (item for item in everyone if item.pods.works_only):
+        if dig(worker.pods.container, "lifecycle.preStop.sleep"):
+            yield worker.finding(
+                "spec.containers[0].lifecycle.preStop.sleep",
+                "goes on when the worker has ended: a command (exec) ends with it",
+            )
         for leader in (item for item in everyone if item.pods.owner is worker.pods.owner):
             if not leader.pods.works_only and worker.preparing_s < leader.ending_s:
                 yield worker.finding(

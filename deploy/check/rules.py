@@ -23,6 +23,7 @@ OF_SENSE: Final[Sequence[OverlayRule]] = (
     pods.files,
     pods.rollouts,
     network.selectors,
+    network.budgets,
     network.own_labels,
     network.references,
     network.mounts,

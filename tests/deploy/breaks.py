@@ -123,8 +123,17 @@ BREAKS = {
         ("terminationGracePeriodSeconds", "drain 300"),
     ),
     "workers that go first": Break(
-        GROUP, "sleep: {seconds: 145}", "sleep: {seconds: 30}", "multinode",
+        GROUP, 'command: [sleep, "145"]', 'command: [sleep, "30"]', "multinode",
         ("workerTemplate.spec.containers[0].lifecycle.preStop", "135 s"),
+    ),
+    "workers that stay for nothing": Break(
+        GROUP, 'exec: {command: [sleep, "145"]}', "sleep: {seconds: 145}", "multinode",
+        ("workerTemplate.spec.containers[0].lifecycle.preStop.sleep", "has ended"),
+    ),
+    "keys that the group never gets": Break(
+        "k8s/overlays/multinode/kustomization.yaml", "  - ../../components/multinode\n",
+        "  - ../../components/keys\n  - ../../components/multinode\n", "multinode",
+        ("overlays/multinode: components: keys patches the Deployment", "multinode takes away"),
     ),
     "a group of another size": Break(
         GROUP, "size: 2", "size: 3", "multinode",
@@ -186,6 +195,11 @@ BREAKS = {
     "a budget that no node gets past": Break(
         "k8s/base/poddisruptionbudget.yaml", "  maxUnavailable: 1", "  minAvailable: 1", "cpu-demo",
         ("PodDisruptionBudget/tidegate: spec.minAvailable",),
+    ),
+    "a budget of leaders alone": Break(
+        "k8s/components/multinode/kustomization.yaml", "op: remove,", "op: test, value: server,",
+        "multinode", ("PodDisruptionBudget/tidegate: spec.selector.matchLabels", "leaves out",
+        "workerTemplate"),
     ),
     # -- who finds and reaches whom
     "a workload that selects others": Break(
