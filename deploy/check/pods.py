@@ -7,7 +7,7 @@ from typing import Any, Final
 from deploy.check.findings import Findings
 from deploy.check.objects import Object, dig
 from deploy.check.quantities import quantity
-from deploy.check.served import Served, served
+from deploy.check.served import Served, environment, served
 from deploy.check.tree import Overlay
 
 TEARDOWN_S: Final = 10.0
@@ -162,10 +162,11 @@ def _equal(item: Served, where: Object, key: str, value: Any, prefix: str) -> Fi
 
 
 def resources(overlay: Overlay) -> Findings:
-    """Memory is reserved in full, holds /dev/shm too, and each rank has its GPU."""
+    """Memory is reserved in full and holds /dev/shm, threads and ranks have their CPUs and GPUs."""
     for item in served(overlay):
         limits = dig(item.pods.container, "resources.limits", {})
         yield from _memory(item, limits)
+        yield from _threads(item, limits)
         if "nvidia.com/gpu" in limits:
             yield from _gpus(item, int(quantity(limits["nvidia.com/gpu"])))
 
@@ -181,6 +182,16 @@ def _memory(item: Served, limits: Object) -> Findings:
         yield item.finding("spec.volumes", "/dev/shm is no volume of memory: 64 MB are too little")
     elif limits and not _fits(shared, limits):
         yield item.finding("spec.volumes", "/dev/shm has no size, or one above the memory limit")
+
+
+def _threads(item: Served, limits: Object) -> Findings:
+    """A limit of CPU is none on threads, and more of them than that wait for one another."""
+    threads = environment(item.pods.container).get("OMP_NUM_THREADS", "inf")
+    if "cpu" in limits and float(threads) >= quantity(limits["cpu"]):
+        yield item.finding(
+            "spec.containers[0].env",
+            f"OMP_NUM_THREADS ({threads}) is not below the limit of {limits['cpu']} CPUs",
+        )
 
 
 def _fits(shared: Object, limits: Object) -> bool:

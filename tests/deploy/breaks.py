@@ -176,6 +176,10 @@ BREAKS = {
         GROUP, 'nvidia.com/gpu: "8"', 'nvidia.com/gpu: "4"', "multinode",
         ("resources.limits", "4 GPUs on each of 2 nodes for 16 ranks"),
     ),
+    "a thread for each core of the node": Break(
+        "k8s/components/cpu/deployment.yaml", "- {name: OMP_NUM_THREADS,", "- {name: OMP_THREADS,",
+        "cpu-demo", ("spec.containers[0].env", "OMP_NUM_THREADS", "limit of 4 CPUs"),
+    ),
     "memory that is not reserved": Break(
         "k8s/components/gpu/deployment.yaml", 'requests: {cpu: "4", memory: 32Gi}',
         'requests: {cpu: "4", memory: 16Gi}', "gpu", ("containers[0].resources", "not requested"),
