@@ -20,6 +20,8 @@ _PATHS: Final = {
     "readinessProbe": "/readyz",
     "livenessProbe": "/livez",
 }
+# Only said by those who ask for more.
+_NOT_ASKED: Final = ("hostNetwork", "hostPID", "hostIPC", "securityContext.privileged")
 _POD: Final = {
     "automountServiceAccountToken": False,
     "enableServiceLinks": False,
@@ -153,6 +155,19 @@ def rights(overlay: Overlay) -> Findings:
             yield from _equal(item, item.pods.spec, key, value, "spec")
         for key, value in _CONTAINER.items():
             yield from _equal(item, item.pods.container, key, value, "spec.containers[0]")
+        for key in _NOT_ASKED:
+            if dig(item.pods.spec, key) or dig(item.pods.container, key):
+                yield item.finding(f"spec: {key}", "is not needed")
+        if dig(item.pods.spec, "securityContext.runAsUser") == 0:
+            yield item.finding("spec.securityContext.runAsUser", "0 is root")
+
+
+def images(overlay: Overlay) -> Findings:
+    """An overlay says where its image comes from: a bare name is one of Docker Hub's."""
+    for item in served(overlay):
+        image = item.pods.container.get("image", "")
+        if overlay.name.startswith("overlays/") and "/" not in image:
+            yield item.finding("spec.containers[0].image", f"{image}: from no registry")
 
 
 def _equal(item: Served, where: Object, key: str, value: Any, prefix: str) -> Findings:

@@ -165,6 +165,25 @@ BREAKS = {
         BASE, "readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", "gpu",
         ("containers[0].securityContext.readOnlyRootFilesystem",),
     ),
+    "root": Break(
+        BASE, "runAsUser: 2000", "runAsUser: 0", "gpu", ("spec.securityContext.runAsUser", "root"),
+    ),
+    "a privileged container": Break(
+        BASE, "allowPrivilegeEscalation: false", "allowPrivilegeEscalation: false\n            "
+        "privileged: true", "gpu", ("securityContext.privileged", "not needed"),
+    ),
+    "the node's network": Break(
+        BASE, "enableServiceLinks: false", "enableServiceLinks: false\n      hostNetwork: true",
+        "gpu", ("hostNetwork", "not needed"),
+    ),
+    "an image of nobody's": Break(
+        "k8s/overlays/gpu-hpa/kustomization.yaml", "{name: tidegate,", "{name: tidegat,",
+        "gpu-hpa", ("containers[0].image", "from no registry"),
+    ),
+    "a variable that nobody sets": Break(
+        GROUP, "$(LWS_WORKER_INDEX)", "$(LWS_WORKER_INDX)", "multinode",
+        ("workerTemplate.spec.containers[0].env.TIDEGATE_ENGINE__NODE_RANK", "LWS_WORKER_INDX"),
+    ),
     "service links": Break(
         BASE, "      enableServiceLinks: false\n", "", "gpu", ("spec.enableServiceLinks",),
     ),
@@ -211,6 +230,19 @@ BREAKS = {
         "app.kubernetes.io/component: server", "      labels:\n        app.kubernetes.io/name: "
         "tidegate\n        app.kubernetes.io/component: servr", "gpu",
         ("Deployment/tidegate: spec.selector", "servr"),
+    ),
+    "a route to nothing": Break(
+        "k8s/components/gateway/httproute.yaml", "kind: InferencePool, name: tidegate",
+        "kind: InferencePool, name: tidegat", "gateway",
+        ("HTTPRoute/tidegate: spec.rules.backendRefs", "no InferencePool/tidegat"),
+    ),
+    "a scrape that comes late": Break(
+        MONITOR, "interval: 15s", "interval: 1m", "gpu-hpa",
+        ("PodMonitor/tidegate: spec.podMetricsEndpoints.interval", "1m"),
+    ),
+    "a scrape that takes longer than it may": Break(
+        MONITOR, "scrapeTimeout: 10s", "scrapeTimeout: 20s", "gpu-hpa",
+        ("PodMonitor/tidegate: spec.podMetricsEndpoints.scrapeTimeout", "20s is above"),
     ),
     "a scrape of nothing": Break(
         MONITOR, "path: /metrics", "path: /metric", "gpu-hpa",

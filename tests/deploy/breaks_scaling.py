@@ -67,6 +67,18 @@ SCALING_BREAKS = {
     "no limits": Break(
         HPA, STEPS_UP, "", "gpu-hpa", ("spec.behavior.scaleUp.policies", "missing"),
     ),
+    "typo in keda's trigger": Break(
+        KEDA, "serverAddress:", "serverAdress:", "gpu-keda",
+        ("spec.triggers[0].metadata.serverAdress", "unknown key"),
+    ),
+    "keda's trigger of another kind": Break(
+        KEDA, "type: prometheus\n", "type: prometheuz\n", "gpu-keda",
+        ("spec.triggers[0].type", "prometheuz"),
+    ),
+    "keda's sum for one pod's target": Break(
+        KEDA, "metricType: AverageValue", "metricType: Value", "gpu-keda",
+        ("spec.triggers[0].metricType", "the sum of all pods"),
+    ),
     "keda's null": Break(
         KEDA, 'ignoreNullValues: "false"', 'ignoreNullValues: "true"', "gpu-keda",
         ("ignoreNullValues", "no load"),
