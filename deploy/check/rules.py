@@ -47,6 +47,7 @@ OF_METRICS: Final[Sequence[Callable[[Tree, Series], Findings]]] = (
     metrics.named,
     metrics.expressions,
     metrics.adapter,
+    metrics.templates,
 )
 
 

@@ -112,6 +112,18 @@ SCALING_BREAKS = {
         KEDA, "(vllm_pending_requests{", "(pending_requests{", "gpu-keda",
         ("scaledobject.yaml", "spec.triggers[0].metadata.query", "no metric pending_requests"),
     ),
+    "a part of a query that the adapter does not fill in": Break(
+        ADAPTER, "<<.LabelMatchers>>", "<<.LabelMatcher>>", "gpu-hpa",
+        ("prometheus-adapter.yaml: rules.custom.metricsQuery", "LabelMatcher>>"),
+    ),
+    "a renamed metric of kube-state-metrics": Break(
+        "k8s/components/monitoring/prometheusrule.yaml", "autoscaler_spec_max_replicas",
+        "autoscaler_max_replicas", "gpu-hpa", ("kube_horizontalpodautoscaler_max_replicas",),
+    ),
+    "a label that kube-state-metrics has not": Break(
+        "k8s/components/monitoring/prometheusrule.yaml", 'ready{container="', 'ready{contaner="',
+        "gpu-hpa", ("kube_pod_container_status_ready has no label contaner",),
+    ),
     "a label that is not there": Break(
         KEDA, "(vllm_pending_requests{", '(vllm_pending_requests{model="x",', "gpu-keda",
         ("spec.triggers[0].metadata.query", "vllm_pending_requests has no label model"),
