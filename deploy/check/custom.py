@@ -30,7 +30,7 @@ MODELS: Final[Mapping[tuple[str, str], type[BaseModel]]] = {
 }
 
 NEWER: Final[Mapping[str, frozenset[str]]] = {
-    # The model is that of KEDA 2.16; 2.18 documents this.
+    # The model is that of KEDA 2.16; this came with 2.17.
     "ScaledObject.spec.fallback.behavior": frozenset(
         ("static", "currentReplicas", "currentReplicasIfHigher", "currentReplicasIfLower")
     ),

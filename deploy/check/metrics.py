@@ -17,9 +17,20 @@ Series = Mapping[str, Mapping[str, frozenset[str]]]
 
 # A name of ours or of vLLM's, wherever it stands. Image names have a dash or a dot there.
 _NAME: Final = re.compile(r"(?<![\w./-])(?:vllm[_:]|tidegate_)[a-z0-9_:]*[a-z0-9](?![\w-])")
-# Metrics of others: Prometheus, kube-state-metrics, cAdvisor, NVIDIA's exporter, the node's.
-_FOREIGN: Final = re.compile(
-    r"up|ALERTS|(?:kube|container|node|kubelet|DCGM|prometheus|scrape)_\w+"
+# Metrics of others: Prometheus, cAdvisor, NVIDIA's exporter, the node's.
+_FOREIGN: Final = re.compile(r"up|ALERTS|(?:container|node|kubelet|DCGM|prometheus|scrape)_\w+")
+# Of kube-state-metrics those that are used, by its documentation.
+_CLUSTER: Final = frozenset(
+    (
+        "kube_deployment_status_replicas_ready",
+        "kube_horizontalpodautoscaler_info",
+        "kube_horizontalpodautoscaler_spec_max_replicas",
+        "kube_horizontalpodautoscaler_spec_target_metric",
+        "kube_horizontalpodautoscaler_status_condition",
+        "kube_horizontalpodautoscaler_status_desired_replicas",
+        "kube_horizontalpodautoscaler_status_target_metric",
+        "kube_pod_container_status_ready",
+    )
 )
 # What Prometheus itself adds to a target of a PodMonitor.
 _TARGET: Final = frozenset(("namespace", "pod", "container", "endpoint", "instance", "job", "node"))
@@ -43,6 +54,11 @@ _FOREIGN_LABELS: Final = frozenset(
     )
 )
 _EXPRESSIONS: Final = re.compile(r"(?:^|[.\]])(?:expr|query|metricsQuery|seriesQuery|record)$")
+# What prometheus-adapter fills into a query.
+_TEMPLATE: Final = re.compile(r"<<\s*\.(\w+)\s*>>")
+_TEMPLATES: Final = frozenset(
+    ("Series", "LabelMatchers", "LabelValuesByName", "GroupBy", "GroupBySlice")
+)
 _LABEL_VALUES: Final = re.compile(r"label_values\((.*),\s*(\w+)\)")
 _SHOWN_LABEL: Final = re.compile(r"\$labels\.(\w+)")
 # Exported for every value, so that one that is not there is a mistake.
@@ -114,8 +130,12 @@ def _problems(text: str, scraped: Series, ours: set[str], recorded: set[str]) ->
         metric = selector.metric
         if metric in scraped:
             yield from _unmatched(selector, scraped[metric])
-        elif metric and metric not in recorded and not _FOREIGN.fullmatch(metric):
-            yield f"no metric {metric} in a scrape of the service"
+        elif metric in _CLUSTER or _FOREIGN.fullmatch(metric):
+            for label, _, _ in selector.matchers:
+                if label not in _TARGET | _FOREIGN_LABELS:
+                    yield f"{metric} has no label {label}"
+        elif metric and metric not in recorded:
+            yield f"no metric {metric} in a scrape of the service, or known of others"
     known = ours | _TARGET | _FOREIGN_LABELS | promql.made_labels(text)
     for label in sorted(promql.labels(text) - known):
         yield f"no metric of the service has a label {label}"
@@ -143,6 +163,15 @@ def adapter(tree: Tree, scraped: Series) -> Findings:
                 elif scaler.adapted and not any(re.fullmatch(p, name) for _, p in patterns):
                     problem = f"no rule of the adapter makes a metric {name}"
                     yield overlay.finding(scaler.found, key, problem)
+
+
+def templates(tree: Tree, _: Series) -> Findings:
+    """The adapter fills in all that its rules leave to it."""
+    for document in tree.documents:
+        for rule in dig(document.content, "rules.custom", []):
+            for name in _TEMPLATE.findall(rule.get("metricsQuery", "")):
+                if name not in _TEMPLATES:
+                    yield Finding(document.name, "", "rules.custom.metricsQuery", f"no <<.{name}>>")
 
 
 def _patterns(document: Document) -> Iterator[tuple[str, str]]:

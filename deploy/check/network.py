@@ -8,6 +8,9 @@ from deploy.check.objects import Object, Pods, dig, matches
 from deploy.check.served import Served, served
 from deploy.check.tree import Overlay, Tree
 
+SOON: Final = frozenset(f"{seconds}s" for seconds in range(1, 16))
+"""Intervals of scrapes that an autoscaler, who looks each 15 s, does not outrun."""
+
 _SELECTORS: Final[Mapping[str, str]] = {
     "Service": "spec.selector",
     "PodDisruptionBudget": "spec.selector.matchLabels",
@@ -29,6 +32,17 @@ def selectors(overlay: Overlay) -> Findings:
         for pods in selected:
             if found["kind"] in _CALLERS and pods.works_only:
                 yield overlay.finding(found, key, f"selects workers: {pods.path}")
+
+
+def budgets(overlay: Overlay) -> Findings:
+    """A budget that counts leaders counts their workers: the loss of one ends the group."""
+    for found in overlay.of_kind("PodDisruptionBudget"):
+        selected = _selected(overlay, found)
+        owners = [pods.owner for pods in selected]
+        for pods in overlay.pods():
+            if pods.owner in owners and pods not in selected:
+                key = _SELECTORS[found["kind"]]
+                yield overlay.finding(found, key, f"leaves out {pods.path}")
 
 
 def own_labels(overlay: Overlay) -> Findings:
@@ -57,6 +71,17 @@ def references(overlay: Overlay) -> Findings:
             if name and not overlay.find("ConfigMap", name):
                 key = f"{pods.path}.spec.volumes.{volume['name']}"
                 yield overlay.finding(pods.owner, key, f"there is no ConfigMap {name}")
+
+
+def routes(overlay: Overlay) -> Findings:
+    """A route's backends are there."""
+    for found in overlay.of_kind("HTTPRoute"):
+        for rule in dig(found, "spec.rules", []):
+            for backend in rule.get("backendRefs", ()):
+                kind, name = backend.get("kind", "Service"), backend["name"]
+                if not overlay.find(kind, name):
+                    key = "spec.rules.backendRefs"
+                    yield overlay.finding(found, key, f"there is no {kind}/{name}")
 
 
 def mounts(overlay: Overlay) -> Findings:
@@ -107,6 +132,14 @@ def scrapes(overlay: Overlay) -> Findings:
             if endpoint.get("path", "/metrics") != "/metrics":
                 key = "spec.podMetricsEndpoints.path"
                 yield overlay.finding(found, key, f"{endpoint['path']} is not /metrics")
+            # Prometheus' own interval, where an endpoint has none.
+            interval, timeout = endpoint.get("interval", "30s"), endpoint.get("scrapeTimeout", "1s")
+            if interval not in SOON:
+                key = "spec.podMetricsEndpoints.interval"
+                yield overlay.finding(found, key, f"{interval}: an autoscaler looks each 15 s")
+            elif timeout not in SOON or int(timeout[:-1]) > int(interval[:-1]):
+                key = "spec.podMetricsEndpoints.scrapeTimeout"
+                yield overlay.finding(found, key, f"{timeout} is above the interval of {interval}")
 
 
 def policies(overlay: Overlay) -> Findings:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from deploy.check.findings import Findings
 from deploy.check.objects import Object, dig
 from deploy.check.quantities import quantity
-from deploy.check.served import Served, served
+from deploy.check.served import Served, environment, served
 from deploy.check.tree import Overlay
 
 TEARDOWN_S: Final = 10.0
@@ -20,6 +20,8 @@ _PATHS: Final = {
     "readinessProbe": "/readyz",
     "livenessProbe": "/livez",
 }
+# Only said by those who ask for more.
+_NOT_ASKED: Final = ("hostNetwork", "hostPID", "hostIPC", "securityContext.privileged")
 _POD: Final = {
     "automountServiceAccountToken": False,
     "enableServiceLinks": False,
@@ -51,9 +53,14 @@ def graces(overlay: Overlay) -> Findings:
 
 
 def workers(overlay: Overlay) -> Findings:
-    """Workers outlive their leader's drain: an engine does not survive the loss of one."""
+    """Workers outlive their leader's drain, which needs them, but not their own end."""
     everyone = served(overlay)
     for worker in (item for item in everyone if item.pods.works_only):
+        if dig(worker.pods.container, "lifecycle.preStop.sleep"):
+            yield worker.finding(
+                "spec.containers[0].lifecycle.preStop.sleep",
+                "goes on when the worker has ended: a command (exec) ends with it",
+            )
         for leader in (item for item in everyone if item.pods.owner is worker.pods.owner):
             if not leader.pods.works_only and worker.preparing_s < leader.ending_s:
                 yield worker.finding(
@@ -148,6 +155,19 @@ def rights(overlay: Overlay) -> Findings:
             yield from _equal(item, item.pods.spec, key, value, "spec")
         for key, value in _CONTAINER.items():
             yield from _equal(item, item.pods.container, key, value, "spec.containers[0]")
+        for key in _NOT_ASKED:
+            if dig(item.pods.spec, key) or dig(item.pods.container, key):
+                yield item.finding(f"spec: {key}", "is not needed")
+        if dig(item.pods.spec, "securityContext.runAsUser") == 0:
+            yield item.finding("spec.securityContext.runAsUser", "0 is root")
+
+
+def images(overlay: Overlay) -> Findings:
+    """An overlay says where its image comes from: a bare name is one of Docker Hub's."""
+    for item in served(overlay):
+        image = item.pods.container.get("image", "")
+        if overlay.name.startswith("overlays/") and "/" not in image:
+            yield item.finding("spec.containers[0].image", f"{image}: from no registry")
 
 
 def _equal(item: Served, where: Object, key: str, value: Any, prefix: str) -> Findings:
@@ -157,10 +177,11 @@ def _equal(item: Served, where: Object, key: str, value: Any, prefix: str) -> Fi
 
 
 def resources(overlay: Overlay) -> Findings:
-    """Memory is reserved in full, holds /dev/shm too, and each rank has its GPU."""
+    """Memory is reserved in full and holds /dev/shm, threads and ranks have their CPUs and GPUs."""
     for item in served(overlay):
         limits = dig(item.pods.container, "resources.limits", {})
         yield from _memory(item, limits)
+        yield from _threads(item, limits)
         if "nvidia.com/gpu" in limits:
             yield from _gpus(item, int(quantity(limits["nvidia.com/gpu"])))
 
@@ -176,6 +197,16 @@ def _memory(item: Served, limits: Object) -> Findings:
         yield item.finding("spec.volumes", "/dev/shm is no volume of memory: 64 MB are too little")
     elif limits and not _fits(shared, limits):
         yield item.finding("spec.volumes", "/dev/shm has no size, or one above the memory limit")
+
+
+def _threads(item: Served, limits: Object) -> Findings:
+    """A limit of CPU is none on threads, and more of them than that wait for one another."""
+    threads = environment(item.pods.container).get("OMP_NUM_THREADS", "inf")
+    if "cpu" in limits and float(threads) >= quantity(limits["cpu"]):
+        yield item.finding(
+            "spec.containers[0].env",
+            f"OMP_NUM_THREADS ({threads}) is not below the limit of {limits['cpu']} CPUs",
+        )
 
 
 def _fits(shared: Object, limits: Object) -> bool:

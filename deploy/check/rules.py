@@ -19,12 +19,15 @@ OF_SENSE: Final[Sequence[OverlayRule]] = (
     pods.probes,
     pods.ports,
     pods.rights,
+    pods.images,
     pods.resources,
     pods.files,
     pods.rollouts,
     network.selectors,
+    network.budgets,
     network.own_labels,
     network.references,
+    network.routes,
     network.mounts,
     network.callers,
     network.scrapes,
@@ -44,6 +47,7 @@ OF_METRICS: Final[Sequence[Callable[[Tree, Series], Findings]]] = (
     metrics.named,
     metrics.expressions,
     metrics.adapter,
+    metrics.templates,
 )
 
 

@@ -16,6 +16,23 @@ PENDING: Final = "vllm_pending_requests"
 RUNNING: Final = "vllm_running_requests"
 DEMAND: Final = "tidegate_demand_sequences"
 
+# Of KEDA's trigger `prometheus`; its model lets any key through.
+_TRIGGER: Final = frozenset(
+    (
+        "serverAddress",
+        "query",
+        "threshold",
+        "activationThreshold",
+        "ignoreNullValues",
+        "namespace",
+        "authModes",
+        "customHeaders",
+        "queryParameters",
+        "timeout",
+        "unsafeSsl",
+    )
+)
+
 START_UP_S: Final = 60
 """No model is loaded faster; a scale-up that may be repeated sooner orders pods twice."""
 
@@ -214,6 +231,8 @@ def keda(overlay: Overlay) -> Findings:
         for index, trigger in enumerate(dig(found, "spec.triggers", [])):
             key = f"spec.triggers[{index}].metadata"
             metadata = trigger.get("metadata", {})
+            for name, problem in _trigger(trigger, metadata):
+                yield overlay.finding(found, f"spec.triggers[{index}].{name}", problem)
             for problem in _query(found, metadata.get("query", "")):
                 yield overlay.finding(found, f"{key}.query", problem)
             if metadata.get("ignoreNullValues") != "false":
@@ -227,6 +246,18 @@ def keda(overlay: Overlay) -> Findings:
             yield overlay.finding(
                 found, "spec.fallback.behavior", "static: without Prometheus a large fleet shrinks"
             )
+
+
+def _trigger(trigger: Object, metadata: Object) -> Iterator[tuple[str, str]]:
+    if trigger.get("type") != "prometheus":
+        yield "type", f"{trigger.get('type')} is not prometheus"
+    if trigger.get("metricType", "AverageValue") != "AverageValue":
+        yield "metricType", f"{trigger['metricType']}: the sum of all pods for the target of one"
+    for name in metadata.keys() - _TRIGGER:
+        yield f"metadata.{name}", "unknown key in a trigger of type prometheus"
+    for name in ("serverAddress", "query", "threshold"):
+        if name not in metadata:
+            yield f"metadata.{name}", "is missing"
 
 
 def _query(found: Object, query: str) -> Iterator[str]:

@@ -54,6 +54,11 @@ def settings(overlay: Overlay) -> Findings:
         item = _read(overlay, pods)
         if isinstance(item, Finding):
             yield item
+            continue
+        for name, value in environment(pods.container).items():
+            if _REFERENCE.search(value):
+                key = f"{pods.path}.spec.containers[0].env.{name}"
+                yield overlay.finding(pods.owner, key, f"nothing gives {value} a value")
 
 
 def engine_arguments(overlays: Sequence[Overlay]) -> Findings:

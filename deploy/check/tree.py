@@ -91,10 +91,7 @@ def read(root: Path, kubectl: Path, only: Sequence[str] = ()) -> Tree:
             directories = [*directories, *lonely]
     for directory, result in zip(directories, rendered, strict=True):
         name = str(directory.relative_to(root / "k8s"))
-        # Found here as well as in the objects: kustomize gives up on what both bring along.
-        if {path.name for path in components_of(directory)} >= {"hpa", "keda"}:
-            problem = "hpa and keda together: two autoscalers for one workload"
-            findings.append(Finding(name, "", "components", problem))
+        findings += (Finding(name, "", "components", why) for why in _discords(directory))
         if isinstance(result, str):
             findings.append(Finding(name, "", "kustomization.yaml", result))
         else:
@@ -129,6 +126,19 @@ def components_of(directory: Path) -> Iterator[Path]:
         if (path / "kustomization.yaml").is_file():
             yield path
             yield from components_of(path)
+
+
+def _discords(directory: Path) -> Iterator[str]:
+    """Components that do not go together, which the objects do not show, or not always."""
+    components = {path.name: path for path in components_of(directory)}
+    # kustomize gives up on what both bring along.
+    if components.keys() >= {"hpa", "keda"}:
+        yield "hpa and keda together: two autoscalers for one workload"
+    if "multinode" in components:
+        for name, path in components.items():
+            # Before multinode in the list, its patch is lost without a word: keys, for one.
+            if (path / "deployment.yaml").is_file() and name != "base":
+                yield f"{name} patches the Deployment, which multinode takes away"
 
 
 def _lonely_components(root: Path, overlays: Sequence[Path]) -> list[Path]:

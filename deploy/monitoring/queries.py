@@ -43,10 +43,10 @@ def quantiles(series: str, *chosen: float) -> tuple[Query, ...]:
     )
 
 
-# A pod of a Deployment is called after it: NAME-HASH-HASH.
+# A pod of a Deployment is called after it, NAME-HASH-HASH, and a leader of a group NAME-NUMBER.
 _DEPLOYMENTS = (
-    f"label_replace(group by (namespace, pod) (vllm_pending_requests{{{PODS}}}), "
-    '"deployment", "$1", "pod", "(.+)-[^-]+-[^-]+")'
+    f"label_replace(label_replace(group by (namespace, pod) (vllm_pending_requests{{{PODS}}}), "
+    '"deployment", "$1", "pod", "(.+)-[^-]+-[^-]+"), "deployment", "$1", "pod", "(.+)-[0-9]{1,3}")'
 )
 
 

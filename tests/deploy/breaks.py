@@ -123,8 +123,17 @@ BREAKS = {
         ("terminationGracePeriodSeconds", "drain 300"),
     ),
     "workers that go first": Break(
-        GROUP, "sleep: {seconds: 145}", "sleep: {seconds: 30}", "multinode",
+        GROUP, 'command: [sleep, "145"]', 'command: [sleep, "30"]', "multinode",
         ("workerTemplate.spec.containers[0].lifecycle.preStop", "135 s"),
+    ),
+    "workers that stay for nothing": Break(
+        GROUP, 'exec: {command: [sleep, "145"]}', "sleep: {seconds: 145}", "multinode",
+        ("workerTemplate.spec.containers[0].lifecycle.preStop.sleep", "has ended"),
+    ),
+    "keys that the group never gets": Break(
+        "k8s/overlays/multinode/kustomization.yaml", "  - ../../components/multinode\n",
+        "  - ../../components/keys\n  - ../../components/multinode\n", "multinode",
+        ("overlays/multinode: components: keys patches the Deployment", "multinode takes away"),
     ),
     "a group of another size": Break(
         GROUP, "size: 2", "size: 3", "multinode",
@@ -156,6 +165,25 @@ BREAKS = {
         BASE, "readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", "gpu",
         ("containers[0].securityContext.readOnlyRootFilesystem",),
     ),
+    "root": Break(
+        BASE, "runAsUser: 2000", "runAsUser: 0", "gpu", ("spec.securityContext.runAsUser", "root"),
+    ),
+    "a privileged container": Break(
+        BASE, "allowPrivilegeEscalation: false", "allowPrivilegeEscalation: false\n            "
+        "privileged: true", "gpu", ("securityContext.privileged", "not needed"),
+    ),
+    "the node's network": Break(
+        BASE, "enableServiceLinks: false", "enableServiceLinks: false\n      hostNetwork: true",
+        "gpu", ("hostNetwork", "not needed"),
+    ),
+    "an image of nobody's": Break(
+        "k8s/overlays/gpu-hpa/kustomization.yaml", "{name: tidegate,", "{name: tidegat,",
+        "gpu-hpa", ("containers[0].image", "from no registry"),
+    ),
+    "a variable that nobody sets": Break(
+        GROUP, "$(LWS_WORKER_INDEX)", "$(LWS_WORKER_INDX)", "multinode",
+        ("workerTemplate.spec.containers[0].env.TIDEGATE_ENGINE__NODE_RANK", "LWS_WORKER_INDX"),
+    ),
     "service links": Break(
         BASE, "      enableServiceLinks: false\n", "", "gpu", ("spec.enableServiceLinks",),
     ),
@@ -166,6 +194,10 @@ BREAKS = {
     "too few GPUs": Break(
         GROUP, 'nvidia.com/gpu: "8"', 'nvidia.com/gpu: "4"', "multinode",
         ("resources.limits", "4 GPUs on each of 2 nodes for 16 ranks"),
+    ),
+    "a thread for each core of the node": Break(
+        "k8s/components/cpu/deployment.yaml", "- {name: OMP_NUM_THREADS,", "- {name: OMP_THREADS,",
+        "cpu-demo", ("spec.containers[0].env", "OMP_NUM_THREADS", "limit of 4 CPUs"),
     ),
     "memory that is not reserved": Break(
         "k8s/components/gpu/deployment.yaml", 'requests: {cpu: "4", memory: 32Gi}',
@@ -187,12 +219,30 @@ BREAKS = {
         "k8s/base/poddisruptionbudget.yaml", "  maxUnavailable: 1", "  minAvailable: 1", "cpu-demo",
         ("PodDisruptionBudget/tidegate: spec.minAvailable",),
     ),
+    "a budget of leaders alone": Break(
+        "k8s/components/multinode/kustomization.yaml", "op: remove,", "op: test, value: server,",
+        "multinode", ("PodDisruptionBudget/tidegate: spec.selector.matchLabels", "leaves out",
+        "workerTemplate"),
+    ),
     # -- who finds and reaches whom
     "a workload that selects others": Break(
         BASE, "      labels:\n        app.kubernetes.io/name: tidegate\n        "
         "app.kubernetes.io/component: server", "      labels:\n        app.kubernetes.io/name: "
         "tidegate\n        app.kubernetes.io/component: servr", "gpu",
         ("Deployment/tidegate: spec.selector", "servr"),
+    ),
+    "a route to nothing": Break(
+        "k8s/components/gateway/httproute.yaml", "kind: InferencePool, name: tidegate",
+        "kind: InferencePool, name: tidegat", "gateway",
+        ("HTTPRoute/tidegate: spec.rules.backendRefs", "no InferencePool/tidegat"),
+    ),
+    "a scrape that comes late": Break(
+        MONITOR, "interval: 15s", "interval: 1m", "gpu-hpa",
+        ("PodMonitor/tidegate: spec.podMetricsEndpoints.interval", "1m"),
+    ),
+    "a scrape that takes longer than it may": Break(
+        MONITOR, "scrapeTimeout: 10s", "scrapeTimeout: 20s", "gpu-hpa",
+        ("PodMonitor/tidegate: spec.podMetricsEndpoints.scrapeTimeout", "20s is above"),
     ),
     "a scrape of nothing": Break(
         MONITOR, "path: /metrics", "path: /metric", "gpu-hpa",

@@ -67,6 +67,18 @@ SCALING_BREAKS = {
     "no limits": Break(
         HPA, STEPS_UP, "", "gpu-hpa", ("spec.behavior.scaleUp.policies", "missing"),
     ),
+    "typo in keda's trigger": Break(
+        KEDA, "serverAddress:", "serverAdress:", "gpu-keda",
+        ("spec.triggers[0].metadata.serverAdress", "unknown key"),
+    ),
+    "keda's trigger of another kind": Break(
+        KEDA, "type: prometheus\n", "type: prometheuz\n", "gpu-keda",
+        ("spec.triggers[0].type", "prometheuz"),
+    ),
+    "keda's sum for one pod's target": Break(
+        KEDA, "metricType: AverageValue", "metricType: Value", "gpu-keda",
+        ("spec.triggers[0].metricType", "the sum of all pods"),
+    ),
     "keda's null": Break(
         KEDA, 'ignoreNullValues: "false"', 'ignoreNullValues: "true"', "gpu-keda",
         ("ignoreNullValues", "no load"),
@@ -99,6 +111,18 @@ SCALING_BREAKS = {
     "a renamed metric in keda": Break(
         KEDA, "(vllm_pending_requests{", "(pending_requests{", "gpu-keda",
         ("scaledobject.yaml", "spec.triggers[0].metadata.query", "no metric pending_requests"),
+    ),
+    "a part of a query that the adapter does not fill in": Break(
+        ADAPTER, "<<.LabelMatchers>>", "<<.LabelMatcher>>", "gpu-hpa",
+        ("prometheus-adapter.yaml: rules.custom.metricsQuery", "LabelMatcher>>"),
+    ),
+    "a renamed metric of kube-state-metrics": Break(
+        "k8s/components/monitoring/prometheusrule.yaml", "autoscaler_spec_max_replicas",
+        "autoscaler_max_replicas", "gpu-hpa", ("kube_horizontalpodautoscaler_max_replicas",),
+    ),
+    "a label that kube-state-metrics has not": Break(
+        "k8s/components/monitoring/prometheusrule.yaml", 'ready{container="', 'ready{contaner="',
+        "gpu-hpa", ("kube_pod_container_status_ready has no label contaner",),
     ),
     "a label that is not there": Break(
         KEDA, "(vllm_pending_requests{", '(vllm_pending_requests{model="x",', "gpu-keda",

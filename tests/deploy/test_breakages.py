@@ -31,6 +31,7 @@ groups:
 """
 
 
+@pytest.mark.timeout(600)
 def test_the_shipped_tree_is_clean(kubectl: Path, scraped: Series) -> None:
     tree = read(DEPLOY, kubectl)
     assert {overlay.name for overlay in tree.overlays} >= {"overlays/gpu-hpa", "overlays/gpu-keda"}

@@ -41,9 +41,10 @@ data-parallel rank). They are reported while the engine steps: an idle engine ke
 
 ## What to scale on
 
-`vllm_pending_requests`, or `tidegate_demand_sequences` where a strict time limit keeps the queue
-short. Not KV cache usage alone: short prompts fill every slot while most of the cache is free. A
-missing series is not 0: let the autoscaler keep its last decision then.
+`vllm_pending_requests` and `vllm_running_requests` together, or `tidegate_demand_sequences` where a
+strict time limit keeps the queue short. Not pending alone: it is 0 as long as there are free slots,
+so that an autoscaler flaps. Not KV cache usage alone: short prompts fill every slot while most of
+the cache is free. A missing series is not 0: let the autoscaler keep its last decision then.
 
 Alerts and a dashboard: [monitoring.md](monitoring.md).
 """
