@@ -113,6 +113,7 @@ COMMANDS: Mapping[str, Command] = {
     "frontend": _command("measure what front ends cost per token, request and probe", "frontend"),
     "report": Command("make a page and pictures of results", _add_report, report),
     "batching": _command("measure static against continuous batching", "batching"),
+    "slots": _command("draw static and continuous batching over time", "simulator.slots_picture"),
     "agreement": _command("measure with other clients too, and compare", "agreement"),
     "tiny-model": Command("write a tiny model for a real engine", _add_tiny_model, tiny_model),
 }
