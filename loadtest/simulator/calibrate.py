@@ -250,11 +250,14 @@ def _front(alone: Sequence[Lived], everything: Sequence[Lived]) -> FrontEnd:
 
 def render(found: Calibration) -> str:
     """A table of the terms, and what to know of the fit."""
-    rows: list[Sequence[str]] = [("term", "µs", "95 %", "")]
-    for name, one in found.fit.terms.items():
-        rows.append((name, _us(one.value), f"{_us(one.low)} to {_us(one.high)}", MEANINGS[name]))
-    for name in LATENCY:
-        rows.append((name, _us(getattr(found.front, name)), "", MEANINGS[name]))
+    rows: list[Sequence[str]] = [
+        ("term", "µs", "95 %", ""),
+        *(
+            (name, _us(one.value), f"{_us(one.low)} to {_us(one.high)}", MEANINGS[name])
+            for name, one in found.fit.terms.items()
+        ),
+        *((name, _us(getattr(found.front, name)), "", MEANINGS[name]) for name in LATENCY),
+    ]
     return "\n".join([*aligned(rows), "", *_notes(found)])
 
 
@@ -276,9 +279,9 @@ def _us(seconds: float) -> str:
 
 def _notes(found: Calibration) -> list[str]:
     most = found.fit.box.most
+    seen = f"{most.prefill} prompt tokens, {most.decodes} sequences, {most.context} of context"
     notes = [
-        f"{found.model}: seen up to {most.prefill} prompt tokens, {most.decodes} sequences and "
-        + f"{most.context} tokens of context in a step; the simulator warns beyond",
+        f"{found.model}: seen up to {seen} in a step; the simulator warns beyond",
         _errors("steps that were fitted", found.fit.errors),
     ]
     if found.held_out is not None:

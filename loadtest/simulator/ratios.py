@@ -1,8 +1,8 @@
 """Static against continuous batching: what the simulator says beside what `batching` measured.
 
-The rounds of the measurement are drawn again with its seed: the same lengths and arrivals. The engine
-model serves them under both ways of admission, in the very loop that drove vLLM, and the ratios
-are worked out in the same way.
+The rounds of the measurement are drawn again with its seed: the same lengths and arrivals. The
+engine model serves them under both ways of admission, in the very loop that drove vLLM, and the
+ratios are worked out in the same way.
 """
 
 import argparse
