@@ -53,7 +53,7 @@ class Door:
     """Decides on each request when it comes, and hands them to the engine one by one.
 
     Attributes:
-        pending: accepted, and not started by the engine.
+        late: those whose time was up, for whoever asks next.
 
     """
 
@@ -62,6 +62,7 @@ class Door:
         self.settings = settings.filled(engine.settings.max_num_seqs)
         self.lengths, self.pace, self.margin = Lengths(), Pace(), Margin()
         self.lines = Lines(ticks(self.settings.queue_timeout_s / 2), engine.produced)
+        self.late: list[Job] = []
         self._timeout = ticks(self.settings.queue_timeout_s)
         self._deadlines: deque[Job] = deque()
         self._foreseen: dict[int, float] = {}
@@ -223,6 +224,7 @@ class Door:
 
     def _give_up(self, job: Job) -> None:
         job.refused, job.ended = "queue_timeout", job.arrived + self._timeout
+        self.late.append(job)
         self._foreseen.pop(job.number, None)
         if job.number in self._footprints:
             self.engine.waiting.remove(job)

@@ -58,3 +58,19 @@ class Replica:
             waiting = self.door.lines.count
         engine = self.engine
         return Gauges(waiting + len(engine.waiting), len(engine.running), engine.blocks.usage)
+
+    def late(self) -> list[Job]:
+        """Those that were accepted and whose time was up since the last call."""
+        if self.door is None or not self.door.late:
+            return []
+        found, self.door.late = self.door.late, []
+        return found
+
+    def cut(self, now: Ticks) -> list[Job]:
+        """End all that is in hand; nothing may be offered afterwards."""
+        found = [*self.engine.running, *self.engine.waiting]
+        if self.door is not None:
+            found += self.door.lines
+        for job in found:
+            job.refused, job.ended = "cut", now
+        return found
