@@ -115,6 +115,7 @@ COMMANDS: Mapping[str, Command] = {
     "batching": _command("measure static against continuous batching", "batching"),
     "slots": _command("draw static and continuous batching over time", "simulator.slots_picture"),
     "scaling": _command("play a step in the load against autoscalers", "simulator.scaling"),
+    "calibrate": _command("fit the simulator to a real engine", "simulator.calibrate"),
     "agreement": _command("measure with other clients too, and compare", "agreement"),
     "tiny-model": Command("write a tiny model for a real engine", _add_tiny_model, tiny_model),
 }

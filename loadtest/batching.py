@@ -151,7 +151,7 @@ def main(arguments: argparse.Namespace) -> int:
     settings = Settings.of(arguments)
     _check(settings)
     workloads = _workloads(settings)
-    result = _Result(settings, _vllm(settings.threads))
+    result = _Result(settings, imported(settings.threads))
     interrupted = False
     try:
         for cell in _cells(settings, workloads):
@@ -195,7 +195,7 @@ _ENVIRONMENT = {
 _QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 
-def _vllm(threads: int) -> Any:
+def imported(threads: int) -> Any:
     """The package, imported into the environment that it reads some things from alone."""
     os.environ.update(_ENVIRONMENT | {"OMP_NUM_THREADS": str(threads)})
     for name, value in _QUIET.items():
@@ -214,7 +214,7 @@ class Vllm:
     def __init__(
         self, settings: Settings, model: Path, workloads: Sequence[Workload], batch: int
     ) -> None:
-        self._vllm = _vllm(settings.threads)
+        self._vllm = imported(settings.threads)
         self._longest = max(int((w.prompts + w.outputs).max()) for w in workloads)
         prompt = max(int(w.prompts.max()) for w in workloads)
         arguments = self._vllm.EngineArgs(

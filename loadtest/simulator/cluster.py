@@ -47,13 +47,14 @@ class ClusterSettings:
 
 @dataclass(frozen=True)
 class Moment:
-    """What is there at a sync, after it."""
+    """What is there at a sync, after it; GPU-hours are those since the start."""
 
     at_s: float
     desired: int
     ready: int
     pending: int
     running: int
+    gpu_hours: float
 
 
 @dataclass
@@ -118,12 +119,14 @@ class Cluster:
             self._until(at)
             self._send(job)
         self._until(end)
-        living = sum(pod.lived(max(end, pod.created)) for pod in self.pods)
-        self.story.gpu_hours = seconds(self.gone_for + living) / 3600
+        self.story.gpu_hours = self._gpu_hours()
         self._events.clear()
         for pod in self.pods:
             self._move(pod, 10**30)
         return self.story
+
+    def _gpu_hours(self) -> float:
+        return seconds(self.gone_for + sum(pod.lived(self.now) for pod in self.pods)) / 3600
 
     # -- events
 
@@ -229,7 +232,9 @@ class Cluster:
             pending += gauges.pending
             running += gauges.running
         ready = sum(pod.takes(self.now) for pod in self.pods)
-        self.story.moments.append(Moment(seconds(self.now), desired, ready, pending, running))
+        self.story.moments.append(
+            Moment(seconds(self.now), desired, ready, pending, running, self._gpu_hours())
+        )
 
 
 def simulate(given: ClusterSettings, jobs: Iterable[Job], until_s: float) -> Story:

@@ -116,9 +116,8 @@ class Run:
         jobs = load(arguments.low, arguments.high, end_s, seed)
         story = simulate(given, jobs, end_s)
         after = [moment for moment in story.moments if moment.at_s > LEAD_S]
-        before = [moment.desired for moment in story.moments if moment.at_s <= LEAD_S]
-        lead_hours = sum(before) * scaler.sync_s / 3600
-        return cls(story, after, story.gpu_hours - lead_hours)
+        lead = max(m.gpu_hours for m in story.moments if m.at_s <= LEAD_S)
+        return cls(story, after, story.gpu_hours - lead)
 
     @property
     def backlog_minutes(self) -> float:

@@ -33,9 +33,9 @@ def test_pending_alone_turns_round_and_both_metrics_settle() -> None:
 
 
 def test_what_is_counted_begins_with_the_step() -> None:
-    given = arguments("--minutes", "5", "--high", "2")
+    given = arguments("--minutes", "5", "--high", "1")
     run = scaling.Run.of(given, scaling.scalers(16, 180)["pending and running, tuned"], 0)
-    # One replica is enough for 2/s.
+    # One replica is enough for 1/s.
     assert run.gpu_hours == pytest.approx(5 / 60, rel=0.1)
     assert [moment.desired for moment in run.moments] == [1] * 20
     assert run.backlog_minutes == 0
