@@ -117,6 +117,7 @@ COMMANDS: Mapping[str, Command] = {
     "validate": _command("hold the simulator against the engine", "simulator.validate"),
     "ratios": _command("hold the simulator against `batching`", "simulator.ratios"),
     "slots": _command("draw static and continuous batching over time", "simulator.slots_picture"),
+    "scaling": _command("play a step in the load against autoscalers", "simulator.scaling"),
     "agreement": _command("measure with other clients too, and compare", "agreement"),
     "tiny-model": Command("write a tiny model for a real engine", _add_tiny_model, tiny_model),
 }

@@ -72,14 +72,6 @@ def share(value: float | None) -> str:
     return NONE if value is None else f"{number(100 * value)} %"
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A line for each, the first column left, the others right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *rest in rows:
-        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
-        yield "  ".join([first.ljust(widths[0]), *cells])
-
-
 def labels(results: Sequence[Result]) -> list[str]:
     """A name for each that no other has, and that tells when it is not to be believed."""
     names = [result.run.name for result in results]

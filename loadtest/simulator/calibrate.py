@@ -24,7 +24,7 @@ from loadtest.simulator.grids import Cell
 from loadtest.simulator.live import Live, Lived, LiveSettings, Planned, random_prompt, started
 from loadtest.simulator.records import Observation, Record
 from loadtest.simulator.step_time import Coefficients
-from loadtest.table import aligned
+from loadtest.simulator.text import aligned
 
 LOAD = 0.7
 """Of the mixture, as a share of the capacity that the fit predicts."""
@@ -258,7 +258,7 @@ def render(found: Calibration) -> str:
         ),
         *((name, _us(getattr(found.front, name)), "", MEANINGS[name]) for name in LATENCY),
     ]
-    return "\n".join([*aligned(rows), "", *_notes(found)])
+    return "\n".join([aligned(rows), "", *_notes(found)])
 
 
 MEANINGS = {

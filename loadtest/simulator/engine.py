@@ -68,6 +68,14 @@ class Engine:
     def idle(self) -> bool:
         return not self.running and not self.waiting
 
+    @property
+    def unfinished(self) -> int:
+        return len(self.running) + len(self.waiting)
+
+    def produced(self, job: Job) -> int:
+        """Output tokens of a sequence that it has."""
+        return job.produced
+
     def add(self, job: Job, at: Ticks) -> None:
         """Queue a sequence.
 

@@ -28,6 +28,11 @@ class FastEngine(Engine):
         # By the remainder of the clock: how many need a block more in such a step.
         self._needs = [0] * settings.block_size
 
+    def produced(self, job: Job) -> int:
+        if job.prefilling or self._whole or job.ended is not None:
+            return job.produced
+        return self._clock - job.born
+
     def step(self, until: Ticks) -> tuple[bool, list[Job]]:
         if self._whole:
             return self._stepwise()

@@ -13,6 +13,7 @@ SYNC_S = 15.0
 TOLERANCE = 0.1
 
 Milli: TypeAlias = int
+Phase: TypeAlias = Literal["Pending", "Running", "Failed"]
 
 
 def milli(value: float) -> Milli:
@@ -25,7 +26,7 @@ class Pod:
     """As the controller sees it; whether it is ready does not matter for a metric of pods."""
 
     name: str
-    phase: Literal["Pending", "Running", "Failed"] = "Running"
+    phase: Phase = "Running"
     deleted: bool = False
 
 

@@ -21,8 +21,8 @@ from loadtest.simulator import calibration
 from loadtest.simulator.engine import Engine, EngineSettings
 from loadtest.simulator.job import Job
 from loadtest.simulator.step_time import Coefficients, StepTime
+from loadtest.simulator.text import aligned
 from loadtest.simulator.ticks import seconds, ticks
-from loadtest.table import aligned
 
 BOUND: Final = 0.10
 """How far off a ratio may be."""
@@ -188,4 +188,4 @@ def render(found: Sequence[Compared]) -> str:
         ),
     ]
     held = sum(abs(one.off) <= BOUND for one in found)
-    return "\n".join([*aligned(rows), "", f"{held} of {len(found)} within {BOUND:.0%}"])
+    return "\n".join([aligned(rows), "", f"{held} of {len(found)} within {BOUND:.0%}"])

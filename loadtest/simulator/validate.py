@@ -26,7 +26,7 @@ from loadtest.simulator import calibration, fit, records
 from loadtest.simulator.calibration import Calibration
 from loadtest.simulator.live import Live, Lived, LiveSettings, Planned, random_prompt, started
 from loadtest.simulator.replay import Asked, Figures, replay
-from loadtest.table import aligned
+from loadtest.simulator.text import aligned
 
 BURST: Final = 6
 """Batches that a measurement of capacity takes."""
@@ -284,7 +284,7 @@ def render(runs: Sequence[Run]) -> str:
         ("lengths, load", "figure", "predicted", "measured", "ratio", ""),
         *(row for run in runs for row in _rows(run)),
     ]
-    return "\n".join([*aligned(rows), "", *_notes(runs)])
+    return "\n".join([aligned(rows), "", *_notes(runs)])
 
 
 def _rows(run: Run) -> Iterator[Sequence[str]]:
