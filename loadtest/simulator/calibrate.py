@@ -263,6 +263,7 @@ def render(found: Calibration) -> str:
 
 MEANINGS = {
     "step": "c0, each step",
+    "prompt": "more for a step with tokens of prompts",
     "token": "c1, each prompt token of a step",
     "decode": "c2, each sequence that decodes",
     "context": "c3, each token that those have in the KV cache",

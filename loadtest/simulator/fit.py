@@ -1,4 +1,4 @@
-"""The five terms of a step's time from observed steps, with intervals and errors."""
+"""The terms of a step's time from observed steps, with intervals and errors."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from loadtest.simulator.records import Observation
 from loadtest.simulator.step_time import Box, Work
 
 Floats: TypeAlias = NDArray[np.float64]
-TERMS: Final = ("step", "token", "decode", "context", "attention")
+TERMS: Final = ("step", "prompt", "token", "decode", "context", "attention")
 DRAWS: Final = 200
 BLOCK: Final = 50
 """Steps that are drawn together where no grid says which are alike: neighbours met one load."""
@@ -111,7 +111,7 @@ def errors(values: Floats, observed: Sequence[Observation]) -> Errors:
 
 def row(work: Work) -> tuple[float, ...]:
     """What the terms are multiplied by."""
-    return (1.0, work.prefill, work.decodes, work.context, work.attention / 2)
+    return (1.0, work.prefill > 0, work.prefill, work.decodes, work.context, work.attention / 2)
 
 
 def _errors(predicted: Floats, seconds: Floats) -> Errors:
