@@ -97,7 +97,6 @@ class StepRecord:
         context: tokens that those had in the KV cache; None: not all of them are known any more.
         prompts: of each prompt that became complete: its tokens, and how many of them were cached.
         gap: since the step before, by the engine's clock, where a sequence decoded in both.
-        prefill_s: since the first of the complete prompts was scheduled, by the engine's clock.
         running: sequences in the batch after it.
         waiting: in the engine's queue after it.
         preempted: sequences that lost their place before it.
@@ -113,7 +112,6 @@ class StepRecord:
     context: int | None
     prompts: Sequence[tuple[int, int]]
     gap: float | None
-    prefill_s: float | None
     running: int
     waiting: int
     preempted: int

@@ -39,7 +39,6 @@ class StepLog:
                 context=made.context if whole else None,
                 prompts=made.prompts,
                 gap=min(iteration.inter_token_latencies_iter, default=None) if iteration else None,
-                prefill_s=max(made.spans, default=None),
                 running=stats.num_running_reqs,
                 waiting=stats.num_waiting_reqs + stats.num_skipped_waiting_reqs,
                 preempted=iteration.num_preempted_reqs if iteration else 0,
@@ -53,7 +52,6 @@ class Made:
 
     Attributes:
         prompts: of each that made its first token: its prompt's tokens, and those that were cached.
-        spans: of the same, the time since it was scheduled.
         decodes: those that made a further token.
         context: tokens that they had in the KV cache.
 
@@ -61,13 +59,11 @@ class Made:
 
     def __init__(self) -> None:
         self.prompts: list[tuple[int, int]] = []
-        self.spans: list[float] = []
         self.decodes = self.context = 0
 
-    def add(self, produced: int, prompt: int, cached: int, span: float) -> None:
+    def add(self, produced: int, prompt: int, cached: int) -> None:
         if produced == 1:
             self.prompts.append((prompt, cached))
-            self.spans.append(span)
         else:
             self.decodes += 1
             self.context += prompt + produced - 2
@@ -82,12 +78,10 @@ def made_by(states: Mapping[str, Any], iteration: Any) -> Made:
     for state in states.values():
         own = state.stats
         if own.last_token_ts == now and own.num_generation_tokens:
-            span = own.first_token_ts - own.scheduled_ts
-            made.add(own.num_generation_tokens, state.prompt_len, state.num_cached_tokens, span)
+            made.add(own.num_generation_tokens, state.prompt_len, state.num_cached_tokens)
     for one in iteration.finished_requests:
         if one.num_generation_tokens:
-            cached = one.num_cached_tokens
-            made.add(one.num_generation_tokens, one.num_prompt_tokens, cached, one.prefill_time)
+            made.add(one.num_generation_tokens, one.num_prompt_tokens, one.num_cached_tokens)
     return made
 
 

@@ -1,8 +1,10 @@
 """How long a step of an engine takes: measured on vLLM itself, or read from a service's records.
 
-Three loads. Prompts alone, one at a time, of doubling lengths; batches of 1, 2, 4 … sequences that
-decode, with short and with long contexts; and a mixture, Poisson arrivals of exponential lengths,
-which is held out: the fit does not see it and is judged by it. Prompts are never cached.
+Three loads. Prompts of doubling lengths, one at a time, beside a sequence that decodes; batches of
+1, 2, 4 … sequences that decode, with short and with long contexts; and a mixture, Poisson arrivals
+of exponential lengths, which is held out: the fit does not see it and is judged by it. The time of
+a step is that since the one before, while the engine had more to do. What a request costs before
+its first step is measured on prompts that come to an idle engine. Prompts are never cached.
 """
 
 import argparse
@@ -187,7 +189,8 @@ class _Bench:
         """All steps of both, and the front end's part."""
         longest = self._settings.max_model_len
         cells = [
-            *grids.prefill(self._live.engine, longest),
+            *grids.prefill(longest),
+            *grids.beside(longest),
             *grids.decode(self._live.engine, longest, self._settings.steps),
         ]
         for cell in cells:  # the first steps of a shape are slow
@@ -200,7 +203,7 @@ class _Bench:
                 steps, lived = await self._cell(cell)
                 observed += _of_cell(steps, cell, number, len(cells))
                 everything += lived
-                alone += lived if cell.output == 1 else []
+                alone += lived if len(lived) == 1 and cell.output == 1 else []
         return observed, _front(alone, everything)
 
     async def _cell(self, cell: Cell) -> tuple[list[Record], list[Lived]]:
@@ -229,9 +232,12 @@ class _Bench:
 
 
 def _of_cell(steps: Sequence[Record], cell: Cell, number: int, cells: int) -> list[Observation]:
-    """Steps of a cell: those in which all decode, and apart from them those with prompts."""
+    """Steps of a cell: those in which all decode, and apart from them those with prompts.
+
+    What decodes while a batch comes or goes is left out: it is between what the grid has anyhow.
+    """
     return [
-        dataclasses.replace(one, cell=number if alike or cell.output == 1 else cells + number)
+        dataclasses.replace(one, cell=number if alike else cells + number)
         for one in records.observations(steps)
         if (alike := (one.work.prefill, one.work.decodes) == (0, cell.count)) or one.work.prefill
     ]

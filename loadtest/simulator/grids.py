@@ -11,6 +11,8 @@ from loadtest.simulator.live import Planned, random_prompt
 
 FIRST = 16
 """The shortest prompt."""
+COMPANY = 8
+"""Tokens that are made beside a prompt: its chunks fit between them."""
 SPARE = 8
 """Steps that a batch decodes beyond those that are wanted, while its last prompts are computed."""
 
@@ -23,16 +25,19 @@ class Cell:
         count: how many.
         prompt: tokens of each.
         output: tokens of each.
+        company: tokens of a further answer, to a short prompt that comes first.
 
     """
 
     count: int
     prompt: int
     output: int
+    company: int = 0
 
     def plan(self, dice: np.random.Generator, vocabulary: int) -> list[Planned]:
         """All of them at once."""
-        return [
+        company = [Planned(0.0, random_prompt(dice, vocabulary, FIRST), self.company)]
+        return company * bool(self.company) + [
             Planned(0.0, random_prompt(dice, vocabulary, self.prompt), self.output)
             for _ in range(self.count)
         ]
@@ -46,9 +51,14 @@ def doubling(first: int, last: int) -> Iterator[int]:
     yield last
 
 
-def prefill(engine: EngineSettings, longest: int) -> list[Cell]:
-    """One request at a time that makes one token; the longest prompt takes several steps."""
+def prefill(longest: int) -> list[Cell]:
+    """One prompt at a time, to an engine that has nothing else."""
     return [Cell(1, tokens, 1) for tokens in doubling(FIRST, longest - 1)]
+
+
+def beside(longest: int) -> list[Cell]:
+    """The same beside a sequence that decodes: an engine that wakes up for it is slower."""
+    return [Cell(1, tokens, 1, company=COMPANY) for tokens in doubling(FIRST, longest - 1)]
 
 
 def decode(engine: EngineSettings, longest: int, steps: int) -> list[Cell]:

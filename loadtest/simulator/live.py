@@ -181,6 +181,13 @@ class Live:
             tasks.append(asyncio.create_task(self.request(planned, name, due)))
         return list(await asyncio.gather(*tasks))
 
+    @property
+    def waited(self) -> float:
+        """Seconds for which the engine could have run and had no core: other processes had them."""
+        (process,) = self.llm.engine_core.resources.engine_manager.processes
+        fields = Path(f"/proc/{process.pid}/schedstat").read_text(encoding="utf-8").split()
+        return int(fields[1]) / 1e9
+
     def take(self) -> list[Record]:
         """The records since the last call."""
         found, self.records = self.records, []
@@ -217,7 +224,7 @@ def recorded(stats: Any, iteration: Any, states: Any) -> Record:
     """
     details = stats.iteration_details
     prompts: list[tuple[int, int]] = []
-    context, spans, gaps = 0, [], []
+    context, gaps = 0, []
     if iteration is not None:
         gaps = iteration.inter_token_latencies_iter
         now = max((s.stats.last_token_ts for s in states.values() if s.stats), default=0.0)
@@ -225,13 +232,11 @@ def recorded(stats: Any, iteration: Any, states: Any) -> Record:
             own = state.stats
             if own.num_generation_tokens == 1 and own.last_token_ts == now:
                 prompts.append((state.prompt_len, state.num_cached_tokens))
-                spans.append(own.first_token_ts - own.scheduled_ts)
             elif own.num_generation_tokens > 1 and own.last_token_ts == now:
                 context += state.prompt_len + own.num_generation_tokens - 2
         for one in iteration.finished_requests:
             if one.num_generation_tokens == 1:
                 prompts.append((one.num_prompt_tokens, one.num_cached_tokens))
-                spans.append(one.prefill_time)
             else:
                 context += one.num_prompt_tokens + one.num_generation_tokens - 2
     return Record(
@@ -241,7 +246,6 @@ def recorded(stats: Any, iteration: Any, states: Any) -> Record:
         context=context,
         prompts=tuple(prompts),
         gap=min(gaps, default=None),
-        prefill_s=max(spans, default=None),
         running=stats.num_running_reqs,
         waiting=stats.num_waiting_reqs,
         preempted=iteration.num_preempted_reqs if iteration is not None else 0,

@@ -29,7 +29,6 @@ class Record:
         context: tokens that those had in the KV cache; None: it is not known.
         prompts: of each prompt that became complete: its tokens, and how many of them were cached.
         gap: since the step before, by the engine's clock, where a sequence decoded in both.
-        prefill_s: since the first of the complete prompts was scheduled, by the engine's clock.
         running: sequences in the batch after it.
         waiting: in the engine's queue after it.
         preempted: sequences that lost their place before it.
@@ -44,7 +43,6 @@ class Record:
     context: int | None
     prompts: Sequence[tuple[int, int]]
     gap: float | None
-    prefill_s: float | None
     running: int
     waiting: int
     preempted: int = 0
@@ -77,20 +75,18 @@ def observations(records: Iterable[Record]) -> Iterator[Observation]:
     chunks = Chunks()
     for record in records:
         work = chunks.work(record)
-        seconds = _seconds(record, before, whole=chunks.whole)
+        seconds = _seconds(record, before)
         before = record
         clean = not (record.recomputed or record.preempted)
         if work is not None and clean and seconds is not None and seconds > 0:
             yield Observation(work, seconds)
 
 
-def _seconds(record: Record, before: Record | None, *, whole: bool) -> float | None:
+def _seconds(record: Record, before: Record | None) -> float | None:
+    """None: the engine slept before, and what wakes up is slow."""
     if record.gap is not None:
         return record.gap
-    if before is None or before.idle:
-        # The engine slept before: only a prompt that was computed in one step tells its time.
-        return record.prefill_s if whole else None
-    return record.at - before.at
+    return None if before is None or before.idle else record.at - before.at
 
 
 class Chunks:
@@ -98,15 +94,10 @@ class Chunks:
 
     vLLM tells how many tokens of prompts a step computed, and whose prompts were complete with it.
     First come, first served, one prompt at most is left in part: that of the one before.
-
-    Attributes:
-        whole: the last step computed whole prompts and nothing else of any.
-
     """
 
     def __init__(self) -> None:
         self._left = 0
-        self.whole = True
 
     def work(self, record: Record) -> Work | None:
         """None: the record cannot be right, as when a prompt was given up in part."""
@@ -118,7 +109,6 @@ class Chunks:
 
     def _chunks(self, record: Record) -> list[Chunk] | None:
         rest, left = record.prefill, self._left
-        self.whole = left == 0
         chunks: list[Chunk] = []
         for tokens, cached in record.prompts:
             n = tokens - cached - left
@@ -131,7 +121,6 @@ class Chunks:
         if rest:
             chunks.append((rest, left))
             left += rest
-            self.whole = False
         self._left = 0 if record.idle else left
         return chunks
 

@@ -99,6 +99,7 @@ class Run:
     Attributes:
         rate: requests per second.
         steps: the time that the calibration gives to the steps that were made, over theirs.
+        waited: share of the time for which the engine had no core, which others had.
         late: how late requests were handed over, p99 in seconds.
         outside: what was more than the calibration has seen.
 
@@ -111,6 +112,7 @@ class Run:
     predicted: Figures
     measured: Figures
     steps: float
+    waited: float
     late: float
     outside: Sequence[str]
 
@@ -193,8 +195,9 @@ class _Bench:
         times = arrivals.poisson(rate, self._settings.seconds, dice)
         plan = self._plan(shape, times, dice)
         self._live.take()
+        waited = self._live.waited
         lived = await self._live.serve(plan)
-        steps = self._live.take()
+        steps, waited = self._live.take(), self._live.waited - waited
         found = self._replay(lived)
         return Run(
             shape=shape,
@@ -204,6 +207,7 @@ class _Bench:
             predicted=found.figures,
             measured=figures(lived, sum(record.preempted for record in steps)),
             steps=self._pace(steps),
+            waited=waited / (max(one.times[-1] for one in lived) - lived[0].sent),
             late=float(np.percentile([one.sent - one.due for one in lived], 99)),
             outside=list(self._known.box.outside(found.most)),
         )
@@ -296,7 +300,7 @@ def _rows(run: Run) -> Iterator[Sequence[str]]:
         verdict = "" if _within(name, run) else "MISS"
         yield title, label, f"{predicted:.4g}", f"{measured:.4g}", f"{ratio:.3f}", verdict
         title = ""
-    yield "", "time of its steps", "", "", f"{run.steps:.3f}", ""
+    yield "", "time of its steps", "", "", f"{run.steps:.3f}", f"waited {run.waited:.1%}"
 
 
 def _notes(runs: Sequence[Run]) -> Iterator[str]:

@@ -16,18 +16,15 @@ def sequence(produced: int, prompt: int, cached: int = 0, last: float = NOW) -> 
     own = SimpleNamespace(
         num_generation_tokens=produced,
         last_token_ts=last if produced else 0.0,
-        first_token_ts=NOW,
-        scheduled_ts=NOW - 0.25,
     )
     return SimpleNamespace(stats=own, prompt_len=prompt, num_cached_tokens=cached)
 
 
-def finished(produced: int, prompt: int, cached: int = 0, span: float = 0.5) -> SimpleNamespace:
+def finished(produced: int, prompt: int, cached: int = 0) -> SimpleNamespace:
     return SimpleNamespace(
         num_generation_tokens=produced,
         num_prompt_tokens=prompt,
         num_cached_tokens=cached,
-        prefill_time=span,
     )
 
 
@@ -89,7 +86,7 @@ def test_a_record_of_a_step() -> None:
     (record,) = log.records
     assert (record.at, record.engine, record.prefill, record.decodes) == (7.0, 1, 20, 2)
     assert (record.context, record.prompts) == (51 + 9, [(20, 0)])
-    assert (record.gap, record.prefill_s) == (0.01, 0.25)
+    assert record.gap == 0.01
     assert (record.running, record.waiting, record.recomputed) == (2, 2, 0)
 
 
@@ -97,7 +94,7 @@ def test_a_step_without_tokens_is_one() -> None:
     log = StepLog(10)
     log.add(0, 7.0, scheduler(prefill=512), None)
     (record,) = log.records
-    assert (record.prefill, record.context, record.gap, record.prefill_s) == (512, 0, None, None)
+    assert (record.prefill, record.context, record.gap) == (512, 0, None)
 
 
 def test_contexts_are_not_guessed() -> None:
