@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -80,19 +79,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="what GET /admin/steps of a service answered (metrics.step_records)",
     )
-    for name, what in (
-        ("max-num-seqs", "slots"),
-        ("max-num-batched-tokens", "tokens in a step"),
-        ("max-model-len", "the longest prompt and answer"),
-        ("threads", "of the engine on a CPU"),
-        ("rounds", "through the grids"),
-        ("steps", "that each batch decodes"),
-    ):
-        default = getattr(Settings, name.replace("-", "_"))
+    add_engine(parser)
+    for name, what in (("rounds", "through the grids"), ("steps", "that each batch decodes")):
+        default = getattr(Settings, name)
         parser.add_argument(
             f"--{name}", type=options.count, metavar="N", help=f"{what}; default: {default}"
         )
-    parser.add_argument("--kv-cache", type=options.positive, metavar="GIB")
     parser.add_argument(
         "--seconds",
         type=options.positive,
@@ -102,6 +94,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, metavar="N")
     parser.add_argument("--out", type=Path, metavar="DIR", help=f"default: {options.RESULTS}")
     parser.set_defaults(**dataclasses.asdict(Settings()))
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """The engine's options."""
+    for name, what in (
+        ("max-num-seqs", "slots"),
+        ("max-num-batched-tokens", "tokens in a step"),
+        ("max-model-len", "the longest prompt and answer"),
+        ("threads", "of the engine on a CPU"),
+    ):
+        default = getattr(Settings, name.replace("-", "_"))
+        parser.add_argument(
+            f"--{name}", type=options.count, metavar="N", help=f"{what}; default: {default}"
+        )
+    parser.add_argument(
+        "--kv-cache",
+        type=options.positive,
+        metavar="GIB",
+        help=f"default: {Settings.kv_cache:g}",
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -148,18 +160,10 @@ def of_records(path: Path, seed: int) -> Calibration:
 
 async def _measured(settings: Settings) -> Calibration:
     async with started(settings.live) as live:
-        bench = _Bench(settings, live)
-        observed, front = await bench.grids()
-        found = fit.fit(observed, settings.seed)
-        held_out = await bench.mixture(found)
-    return Calibration(
-        model=settings.live.model.name,
-        engine=_described(settings, live),
-        fit=found,
-        front=front,
-        held_out=held_out,
-        environment=machine.facts("numpy", "scipy", "torch") | {"vllm": _version()},
-    )
+        bench = Bench(settings, live)
+        await bench.warm_up()
+        found = bench.fitted([await bench.round() for _ in range(settings.rounds)])
+        return dataclasses.replace(found, held_out=await bench.mixture(found.fit))
 
 
 def _version() -> str:
@@ -171,40 +175,66 @@ def _version() -> str:
     return "unknown"
 
 
-def _described(settings: Settings, live: Live) -> dict[str, Any]:
-    return dataclasses.asdict(live.engine) | {
-        "max_model_len": settings.max_model_len,
-        "kv_cache_gib": settings.kv_cache,
-        "threads": settings.threads,
-    }
+@dataclass(frozen=True)
+class Round:
+    """Once through the grids.
+
+    Attributes:
+        alone: requests that met an idle engine.
+        all: those and all others.
+
+    """
+
+    observed: Sequence[Observation]
+    alone: Sequence[Lived]
+    all: Sequence[Lived]
 
 
-class _Bench:
+class Bench:
+    """What is measured on a started engine."""
+
     def __init__(self, settings: Settings, live: Live) -> None:
         self._settings = settings
         self._live = live
         self._dice = np.random.default_rng(settings.seed)
-
-    async def grids(self) -> tuple[list[Observation], FrontEnd]:
-        """All steps of both, and the front end's part."""
-        longest = self._settings.max_model_len
-        cells = [
+        longest = settings.max_model_len
+        self._cells = [
             *grids.prefill(longest),
             *grids.beside(longest),
-            *grids.decode(self._live.engine, longest, self._settings.steps),
+            *grids.decode(live.engine, longest, settings.steps),
         ]
-        for cell in cells:  # the first steps of a shape are slow
-            await self._cell(cell)
+
+    async def warm_up(self) -> None:
+        """The first steps of a shape are slow."""
+        await self.round()
+
+    async def round(self) -> Round:
+        """All cells once."""
         observed: list[Observation] = []
         alone: list[Lived] = []
         everything: list[Lived] = []
-        for _ in range(self._settings.rounds):
-            for number, cell in enumerate(cells):
-                steps, lived = await self._cell(cell)
-                observed += _of_cell(steps, cell, number, len(cells))
-                everything += lived
-                alone += lived if len(lived) == 1 and cell.output == 1 else []
-        return observed, _front(alone, everything)
+        for number, cell in enumerate(self._cells):
+            steps, lived = await self._cell(cell)
+            observed += _of_cell(steps, cell, number, len(self._cells))
+            everything += lived
+            alone += lived if len(lived) == 1 and cell.output == 1 else []
+        return Round(observed, alone, everything)
+
+    def fitted(self, rounds: Sequence[Round]) -> Calibration:
+        """What they say."""
+        settings = self._settings
+        return Calibration(
+            model=settings.live.model.name,
+            engine=dataclasses.asdict(self._live.engine)
+            | {
+                "max_model_len": settings.max_model_len,
+                "kv_cache_gib": settings.kv_cache,
+                "threads": settings.threads,
+            },
+            fit=fit.fit([step for one in rounds for step in one.observed], settings.seed),
+            front=_front(rounds),
+            environment=machine.facts("numpy", "scipy", "torch") | {"vllm": _version()},
+        )
 
     async def _cell(self, cell: Cell) -> tuple[list[Record], list[Lived]]:
         self._live.take()
@@ -243,12 +273,13 @@ def _of_cell(steps: Sequence[Record], cell: Cell, number: int, cells: int) -> li
     ]
 
 
-def _front(alone: Sequence[Lived], everything: Sequence[Lived]) -> FrontEnd:
+def _front(rounds: Sequence[Round]) -> FrontEnd:
     """Of requests that met an idle engine, and of all tokens."""
+    alone = [lived for one in rounds for lived in one.alone]
     prompts = np.array([len(one.planned.prompt) for one in alone], dtype=np.float64)
     accept, each = fit.line(prompts, np.array([one.scheduled - one.sent for one in alone]))
-    emit = np.concatenate([np.subtract(one.times, one.made) for one in everything])
-    return FrontEnd(accept, each, float(np.median(emit)))
+    tokens = [np.subtract(lived.times, lived.made) for one in rounds for lived in one.all]
+    return FrontEnd(accept, each, float(np.median(np.concatenate(tokens))))
 
 
 # -- what is printed

@@ -11,8 +11,8 @@ from loadtest.simulator.live import Planned, random_prompt
 
 FIRST = 16
 """The shortest prompt."""
-COMPANY = 8
-"""Tokens that are made beside a prompt: its chunks fit between them."""
+COMPANY, HEAD_START = 16, 0.01
+"""Tokens that are made beside a prompt, and seconds before it: it finds an engine at work."""
 SPARE = 8
 """Steps that a batch decodes beyond those that are wanted, while its last prompts are computed."""
 
@@ -36,9 +36,12 @@ class Cell:
 
     def plan(self, dice: np.random.Generator, vocabulary: int) -> list[Planned]:
         """All of them at once."""
-        company = [Planned(0.0, random_prompt(dice, vocabulary, FIRST), self.company)]
-        return company * bool(self.company) + [
-            Planned(0.0, random_prompt(dice, vocabulary, self.prompt), self.output)
+        first, at = [], 0.0
+        if self.company:
+            first = [Planned(at, random_prompt(dice, vocabulary, FIRST), self.company)]
+            at = HEAD_START
+        return first + [
+            Planned(at, random_prompt(dice, vocabulary, self.prompt), self.output)
             for _ in range(self.count)
         ]
 

@@ -4,6 +4,10 @@ The capacity of each shape of lengths is measured first: requests per second whi
 taken. Then come Poisson arrivals at shares of it. The engine model gets the arrivals as they were
 handed over, the lengths, the engine's settings and a calibration, and nothing of the run itself.
 
+Where no calibration is given the grids of `calibrate` are gone through before and after each run,
+and the run is predicted from these two rounds: on a machine that others use too, the pace of one
+minute is not that of the next. With a calibration, what has changed since is part of the error.
+
 Besides the figures there is the same for the steps alone: the time that the calibration gives to
 the very steps that the engine made, over the time that they took. It tells the terms (and a machine
 whose pace has changed since) from the scheduler: what is off there is off everywhere.
@@ -14,7 +18,7 @@ import asyncio
 import dataclasses
 import json
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,33 +26,27 @@ from typing import Any, Final
 import numpy as np
 
 from loadtest import arrivals, files, lengths, machine, options
-from loadtest.simulator import calibration, fit, records
+from loadtest.simulator import calibrate, calibration, fit, records
+from loadtest.simulator.calibrate import Bench, Round
 from loadtest.simulator.calibration import Calibration
-from loadtest.simulator.live import Live, Lived, LiveSettings, Planned, random_prompt, started
-from loadtest.simulator.replay import Asked, Figures, replay
-from loadtest.simulator.text import aligned
+from loadtest.simulator.live import Live, Lived, Planned, random_prompt, started
+from loadtest.simulator.records import Record
+from loadtest.simulator.replay import Asked, Figures, Replayed, replay
+from loadtest.simulator.step_time import Coefficients
+from loadtest.simulator.validation import NAMES, Run, progress, render, within
 
 BURST: Final = 6
 """Batches that a measurement of capacity takes."""
-BOUNDS: Final[Mapping[str, float]] = {
-    "ttft": 0.20,
-    "itl": 0.10,
-    "e2e": 0.10,
-    "tokens_per_s": 0.05,
-}
-"""How far off a prediction may be."""
-FACTOR: Final = 3.0
-"""Preemptions of the same order: up to so many times more or fewer; below `FEW`, anything."""
-FEW: Final = 10
+SHAPES: Final = ("fixed", "exponential")
 
 
 @dataclass(frozen=True)
 class Settings:
     """The options: see `add_arguments`."""
 
-    calibration: Path
-    model: Path
-    shapes: Sequence[str] = ("fixed", "exponential")
+    grid: calibrate.Settings
+    calibration: Path | None = None
+    shapes: Sequence[str] = SHAPES
     loads: Sequence[float] = (0.5, 0.8, 1.1)
     prompt_tokens: int = 64
     output_tokens: int = 64
@@ -61,16 +59,25 @@ class Settings:
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> "Settings":
         """From a command line."""
-        return cls(**{f.name: getattr(arguments, f.name) for f in dataclasses.fields(cls)})
+        grid = {name: getattr(arguments, name) for name in _ENGINE}
+        own = {f.name: getattr(arguments, f.name) for f in dataclasses.fields(cls)[1:]}
+        return cls(calibrate.Settings(**grid), **own)
+
+
+_ENGINE: Final = (
+    *("model", "max_num_seqs", "max_num_batched_tokens"),
+    *("max_model_len", "kv_cache", "threads"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Its options."""
-    parser.add_argument("--calibration", type=Path, required=True, metavar="FILE")
     parser.add_argument("--model", type=Path, required=True, metavar="DIR")
     parser.add_argument(
-        "--shapes", nargs="+", choices=("fixed", "exponential"), help="of prompts and answers"
+        "--calibration", type=Path, metavar="FILE", help="default: made besides, round by round"
     )
+    calibrate.add_engine(parser)
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, help="of prompts and answers")
     parser.add_argument(
         "--loads", type=options.positive, nargs="+", metavar="X", help="shares of the capacity"
     )
@@ -85,96 +92,80 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, metavar="N")
     parser.add_argument("--out", type=Path, metavar="DIR", help=f"default: {options.RESULTS}")
-    defaults = {f.name: f.default for f in dataclasses.fields(Settings) if f.name in _OPTIONAL}
-    parser.set_defaults(**defaults)
-
-
-_OPTIONAL = frozenset(f.name for f in dataclasses.fields(Settings)) - {"calibration", "model"}
-
-
-@dataclass(frozen=True)
-class Run:
-    """One load: what was predicted and what was measured.
-
-    Attributes:
-        rate: requests per second.
-        steps: the time that the calibration gives to the steps that were made, over theirs.
-        waited: share of the time for which the engine had no core, which others had.
-        late: how late requests were handed over, p99 in seconds.
-        outside: what was more than the calibration has seen.
-
-    """
-
-    shape: str
-    load: float
-    rate: float
-    requests: int
-    predicted: Figures
-    measured: Figures
-    steps: float
-    waited: float
-    late: float
-    outside: Sequence[str]
+    own = {f.name: f.default for f in dataclasses.fields(Settings)[1:]}
+    grid = {name: getattr(calibrate.Settings, name) for name in _ENGINE}
+    parser.set_defaults(**grid, **own)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Measure, predict, print; 1 when a prediction is further off than it may be."""
     settings = Settings.of(arguments)
-    known = calibration.load(settings.calibration)
+    given = settings.calibration
+    known = None if given is None else calibration.load(given)
     runs = asyncio.run(_all(settings, known))
     path = files.create(settings.out, "validation", ".json")
     path.write_text(json.dumps(_dump(settings, known, runs)) + "\n", encoding="utf-8")
     print(render(runs))
     print(path)
-    return int(any(not _within(name, run) for run in runs for name in NAMES))
+    return int(any(not within(name, run) for run in runs for name in NAMES))
 
 
-def _dump(settings: Settings, known: Calibration, runs: Sequence[Run]) -> dict[str, Any]:
+def _dump(settings: Settings, known: Calibration | None, runs: Sequence[Run]) -> dict[str, Any]:
     return {
         "schema": 1,
         "kind": "validation",
         "settings": json.loads(json.dumps(dataclasses.asdict(settings), default=str)),
-        "calibration": known.dump(),
+        "calibration": known and known.dump(),
         "environment": machine.facts("numpy"),
         "runs": [dataclasses.asdict(run) for run in runs],
     }
 
 
-async def _all(settings: Settings, known: Calibration) -> list[Run]:
-    async with started(_live(settings, known)) as live:
-        bench = _Bench(settings, known, live)
-        return [run async for run in bench.runs()]
+async def _all(settings: Settings, known: Calibration | None) -> list[Run]:
+    given = dataclasses.replace(settings.grid.live, kv_blocks=settings.kv_blocks)
+    async with started(given) as live:
+        return [run async for run in Trial(settings, known, live).runs()]
 
 
-def _live(settings: Settings, known: Calibration) -> LiveSettings:
-    """The engine as it was calibrated, but for the blocks."""
-    engine = known.engine
-    return LiveSettings(
-        settings.model,
-        engine["max_num_seqs"],
-        engine["max_num_batched_tokens"],
-        engine["max_model_len"],
-        settings.kv_blocks,
-        engine["kv_cache_gib"],
-        engine["threads"],
-    )
+@dataclass(frozen=True)
+class Load:
+    """A run that was measured, before it is predicted."""
+
+    shape: str
+    load: float
+    rate: float
+    lived: Sequence[Lived]
+    steps: Sequence[Record]
+    waited: float
 
 
-class _Bench:
-    def __init__(self, settings: Settings, known: Calibration, live: Live) -> None:
+class Trial:
+    """All runs on a started engine."""
+
+    def __init__(self, settings: Settings, known: Calibration | None, live: Live) -> None:
         self._settings = settings
         self._known = known
         self._live = live
+        self._bench = Bench(settings.grid, live)
 
     async def runs(self) -> AsyncIterator[Run]:
         shapes = self._settings.shapes
+        if self._known is None:
+            await self._bench.warm_up()
         capacities = {shape: await self._capacity(shape) for shape in shapes}
+        before = await self._round()
         for number in range(self._settings.rounds):
             for shape in shapes:
-                for load in self._settings.loads:
-                    run = await self._run(shape, load, capacities[shape], number)
+                for share in self._settings.loads:
+                    load = await self._load(shape, share, capacities[shape], number)
+                    after = await self._round()
+                    run = self._predicted(load, self._known or self._bench.fitted(before + after))
+                    before = after
                     print(progress(run), flush=True)
                     yield run
+
+    async def _round(self) -> list[Round]:
+        return [] if self._known else [await self._bench.round()]
 
     async def _capacity(self, shape: str) -> float:
         """Requests per second while all slots are taken."""
@@ -189,57 +180,66 @@ class _Bench:
         mean = float(np.mean([one.output for one in plan]))
         return tokens / (full - min(one.sent for one in lived)) / mean
 
-    async def _run(self, shape: str, load: float, capacity: float, number: int) -> Run:
-        rate = load * capacity
-        dice = np.random.default_rng([self._settings.seed, number, round(1000 * load)])
+    async def _load(self, shape: str, share: float, capacity: float, number: int) -> Load:
+        rate = share * capacity
+        dice = np.random.default_rng([self._settings.seed, number, round(1000 * share)])
         times = arrivals.poisson(rate, self._settings.seconds, dice)
         plan = self._plan(shape, times, dice)
         self._live.take()
         waited = self._live.waited
         lived = await self._live.serve(plan)
-        steps, waited = self._live.take(), self._live.waited - waited
-        found = self._replay(lived)
-        return Run(
-            shape=shape,
-            load=load,
-            rate=rate,
-            requests=len(plan),
-            predicted=found.figures,
-            measured=figures(lived, sum(record.preempted for record in steps)),
-            steps=self._pace(steps),
-            waited=waited / (max(one.times[-1] for one in lived) - lived[0].sent),
-            late=float(np.percentile([one.sent - one.due for one in lived], 99)),
-            outside=list(self._known.box.outside(found.most)),
-        )
+        took = max(one.times[-1] for one in lived) - lived[0].sent
+        waited = (self._live.waited - waited) / took
+        return Load(shape, share, rate, lived, self._live.take(), waited)
 
     def _plan(self, shape: str, times: Any, dice: np.random.Generator) -> list[Planned]:
+        most = self._settings.grid.max_model_len // 2
         prompts, outputs = (
-            lengths.draw(f"{shape}:{mean}", len(times), dice)
+            np.minimum(lengths.draw(f"{shape}:{mean}", len(times), dice), most)
             for mean in (self._settings.prompt_tokens, self._settings.output_tokens)
         )
-        most = self._known.engine["max_model_len"] // 2
         return [
-            Planned(
-                at, random_prompt(dice, self._live.vocabulary, min(prompt, most)), min(out, most)
-            )
-            for at, prompt, out in zip(
+            Planned(at, random_prompt(dice, self._live.vocabulary, prompt), output)
+            for at, prompt, output in zip(
                 times.tolist(), prompts.tolist(), outputs.tolist(), strict=True
             )
         ]
 
-    def _replay(self, lived: Sequence[Lived]) -> Any:
+    def _predicted(self, load: Load, known: Calibration) -> Run:
+        steps = pace(load.steps, known)
+        given = known.coefficients
+        found = self._replay(load.lived, given)
+        return Run(
+            shape=load.shape,
+            load=load.load,
+            rate=load.rate,
+            requests=len(load.lived),
+            predicted=found.figures,
+            at_pace=self._replay(load.lived, scaled(given, 1 / steps)).figures,
+            measured=figures(load.lived, sum(record.preempted for record in load.steps)),
+            steps=steps,
+            waited=load.waited,
+            late=float(np.percentile([one.sent - one.due for one in load.lived], 99)),
+            outside=list(known.box.outside(found.most)),
+        )
+
+    def _replay(self, lived: Sequence[Lived], coefficients: Coefficients) -> Replayed:
         start = min(one.sent for one in lived)
         asked = [
             Asked(one.sent - start, len(one.planned.prompt), one.planned.output) for one in lived
         ]
-        return replay(asked, self._live.engine, self._known.coefficients)
+        return replay(asked, self._live.engine, coefficients)
 
-    def _pace(self, steps: Sequence[records.Record]) -> float:
-        """What the calibration gives to the steps that were made, over what they took."""
-        observed = list(records.observations(steps))
-        if not observed:
-            return math.nan
-        return 1 + fit.errors(self._known.fit.values, observed).total
+
+def pace(steps: Sequence[Record], known: Calibration) -> float:
+    """What a calibration gives to steps that were made, over what they took."""
+    observed = list(records.observations(steps))
+    return 1 + fit.errors(known.fit.values, observed).total if observed else math.nan
+
+
+def scaled(given: Coefficients, factor: float) -> Coefficients:
+    """All terms of a step times a factor; not the front end's."""
+    return dataclasses.replace(given, **{name: factor * getattr(given, name) for name in fit.TERMS})
 
 
 def figures(lived: Sequence[Lived], preemptions: int) -> Figures:
@@ -254,62 +254,3 @@ def figures(lived: Sequence[Lived], preemptions: int) -> Figures:
         / (max(one.times[-1] for one in lived) - start),
         preemptions=preemptions,
     )
-
-
-# -- what is printed
-
-NAMES: Final = (*BOUNDS, "preemptions")
-_LABELS: Final[Mapping[str, tuple[str, Callable[[float], float]]]] = {
-    "ttft": ("TTFT p50, ms", lambda seconds: 1000 * seconds),
-    "itl": ("ITL p50, ms", lambda seconds: 1000 * seconds),
-    "e2e": ("E2E p50, ms", lambda seconds: 1000 * seconds),
-    "tokens_per_s": ("tokens/s", float),
-    "preemptions": ("preemptions", float),
-}
-
-
-def _within(name: str, run: Run) -> bool:
-    predicted, measured = (float(getattr(of, name)) for of in (run.predicted, run.measured))
-    if name in BOUNDS:
-        return bool(abs(predicted / measured - 1) <= BOUNDS[name]) or math.isnan(measured)
-    few = max(predicted, measured) < FEW
-    return few or 1 / FACTOR <= (predicted + 1) / (measured + 1) <= FACTOR
-
-
-def progress(run: Run) -> str:
-    """A line for each as it is done."""
-    missed = [name for name in NAMES if not _within(name, run)]
-    return f"{run.shape}, {run.load:.0%}: {'missed ' + ', '.join(missed) if missed else 'holds'}"
-
-
-def render(runs: Sequence[Run]) -> str:
-    """All runs, and how many predictions hold."""
-    rows: list[Sequence[str]] = [
-        ("lengths, load", "figure", "predicted", "measured", "ratio", ""),
-        *(row for run in runs for row in _rows(run)),
-    ]
-    return "\n".join([aligned(rows), "", *_notes(runs)])
-
-
-def _rows(run: Run) -> Iterator[Sequence[str]]:
-    title = f"{run.shape}, {run.load:.0%} ({run.rate:.3g}/s, n = {run.requests})"
-    for name in NAMES:
-        label, scaled = _LABELS[name]
-        predicted, measured = (scaled(getattr(of, name)) for of in (run.predicted, run.measured))
-        ratio = predicted / measured if measured else math.nan
-        verdict = "" if _within(name, run) else "MISS"
-        yield title, label, f"{predicted:.4g}", f"{measured:.4g}", f"{ratio:.3f}", verdict
-        title = ""
-    yield "", "time of its steps", "", "", f"{run.steps:.3f}", f"waited {run.waited:.1%}"
-
-
-def _notes(runs: Sequence[Run]) -> Iterator[str]:
-    for name in NAMES:
-        held = sum(_within(name, run) for run in runs)
-        bound = f"within {BOUNDS[name]:.0%}" if name in BOUNDS else "of the same order"
-        yield f"{_LABELS[name][0]}: {held} of {len(runs)} {bound}"
-    outside = sorted({name for run in runs for name in run.outside})
-    if outside:
-        yield f"beyond what was calibrated: {', '.join(outside)}"
-    late = 1000 * max(run.late for run in runs)
-    yield f"requests were handed over late by up to {late:.1f} ms (p99)"
