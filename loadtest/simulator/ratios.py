@@ -52,7 +52,8 @@ class Model:
         return seconds(self._engine.now)
 
     def sleep(self, time: float) -> None:
-        self._engine.now += ticks(time)
+        # One more, so that no rounding leaves it just before what it slept for.
+        self._engine.now += ticks(time) + 1
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from loadtest.simulator.grids import Cell
 from loadtest.simulator.live import Lived, LiveSettings, Planned, started
 from loadtest.simulator.records import Chunks, Record, dump
 
-TRUE = dict(step=2e-3, prompt=1e-3, token=2e-5, decode=5e-5, context=1e-7, attention=2e-8)
+TRUE = dict(zip(fit.TERMS, (2e-3, 1e-3, 2e-5, 5e-5, 1e-7, 2e-8), strict=True))
 HEAD = {"kind": "steps", "schema": 1, "model": "m", "vllm_version": "0", "engine": {"engines": 1}}
 
 
@@ -135,9 +135,7 @@ def test_the_front_end_is_told_from_requests_that_met_an_idle_engine() -> None:
 @pytest.mark.slow
 async def test_the_real_engines_records_are_what_was_asked(tiny_model: Path) -> None:
     """Three prompts, two of them in chunks beside others that decode; every token is accounted."""
-    settings = LiveSettings(
-        tiny_model, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=256
-    )
+    settings = LiveSettings(tiny_model, 4, max_num_batched_tokens=64, max_model_len=256)
     asked = [(40, 12), (150, 6), (100, 9)]
     async with started(settings) as live:
         plan = [Planned(0.0, list(range(20, 20 + p)), o) for p, o in asked]
