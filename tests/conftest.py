@@ -27,6 +27,7 @@ BESIDE = (
     "test_bad_input",
     "test_batching",
     "test_bench_serve",
+    "test_calibrate",
     "test_clients",
     "test_embedded",
     "test_embeddings_failures",
@@ -37,6 +38,7 @@ BESIDE = (
     "test_parameters",
     "test_prometheus",
     "test_settings",
+    "test_step_records",
     "test_structured",
     "test_tracing",
 )

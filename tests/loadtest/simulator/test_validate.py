@@ -39,7 +39,7 @@ RUN = Run("fixed", 0.8, 40.0, 300, FIGURES, FIGURES, FIGURES, 1.0, 0.01, 0.002, 
     ],
 )
 def test_how_far_off_a_prediction_may_be(name: str, predicted: float, holds: bool) -> None:
-    run = replace(RUN, predicted=replace(FIGURES, **{name: predicted}))
+    run = replace(RUN, predicted=replace(FIGURES, **{name: predicted}))  # type: ignore[arg-type]
     assert within(name, run) is holds
     assert ("MISS" in render([run])) is not holds
     assert ("missed" in progress(run)) is not holds
