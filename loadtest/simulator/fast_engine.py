@@ -127,7 +127,7 @@ class FastEngine(Engine):
         budget = self.settings.max_num_batched_tokens - self._count
         self._admit(chunks, budget - sum(n for _, n in chunks), self._cap())
         begun = self.running[before:]
-        start, work = self.now, self._work(chunks)
+        start, work = self.now, self.work(chunks)
         self._spend(Work(work.prefill, self._count, self._context, work.attention), 1)
         self._mark(chunks, start)
         ended = self._tick(1)

@@ -52,7 +52,7 @@ class RealEngine:
 
         def watched(*args: Any, **kwargs: Any) -> Any:
             found = schedule(*args, **kwargs)
-            self.work = _work(scheduler.requests, found.num_scheduled_tokens)
+            self.work = work_of(scheduler.requests, found.num_scheduled_tokens)
             self.preemptions += len(found.preempted_req_ids or ())
             return found
 
@@ -86,7 +86,7 @@ class RealEngine:
         self._vllm.distributed.cleanup_dist_env_and_memory()
 
 
-def _work(requests: Any, scheduled: Any) -> Work:
+def work_of(requests: Any, scheduled: Any) -> Work:
     """Of a step, after the scheduler has counted its tokens as computed."""
     prefill = decodes = context = attention = 0
     for name, n in scheduled.items():
