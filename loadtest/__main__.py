@@ -118,6 +118,7 @@ COMMANDS: Mapping[str, Command] = {
     "calibrate": _command("fit the simulator to a real engine", "simulator.calibrate"),
     "simulate": _command("play a load on replicas with an autoscaler", "simulator.simulate"),
     "plan": _command("search the cheapest settings that keep requests good", "simulator.plan"),
+    "ratios": _command("play static and continuous batching on the model", "simulator.ratios"),
     "agreement": _command("measure with other clients too, and compare", "agreement"),
     "tiny-model": Command("write a tiny model for a real engine", _add_tiny_model, tiny_model),
 }
