@@ -166,7 +166,8 @@ class Cluster:
         if self.given.routing == "round_robin":
             return takers[first]
         for pod in takers:
-            self._move(pod, self.now)
+            if not pod.replica.is_quiet(self.now):
+                self._move(pod, self.now)
         return min(takers[first:] + takers[:first], key=lambda pod: pod.replica.unfinished)
 
     def _move(self, pod: Pod, until: Ticks) -> None:

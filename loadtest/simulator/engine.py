@@ -76,6 +76,10 @@ class Engine:
         """Output tokens of a sequence that it has."""
         return job.produced
 
+    def quiet(self) -> Ticks:
+        """Until when nothing starts or ends, unless something is added."""
+        return 10**30 if self.idle else self.now
+
     def add(self, job: Job, at: Ticks) -> None:
         """Queue a sequence.
 

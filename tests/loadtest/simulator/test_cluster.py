@@ -199,5 +199,21 @@ def test_arrived_is_served_and_refused_and_the_same_seed_is_the_same(
     assert first.outcome.good(Slo(ttft=9)).sum() == second.outcome.good(Slo(ttft=9)).sum()
 
 
+@given(st.integers(0, 2**32))
+def test_a_replica_that_is_quiet_need_not_be_moved(seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    at = np.cumsum(dice.exponential(0.15, 120)).tolist()
+    lengths = dice.integers(1, 60, 120).tolist()
+    given_settings = ClusterSettings(ENGINE, STEADY, replicas=3)
+    columns = []
+    for quiet in (True, False):
+        jobs = [Job(n, 8, lengths[n], ticks(at[n])) for n in range(120)]
+        with pytest.MonkeyPatch.context() as patch:
+            if not quiet:
+                patch.setattr(Replica, "is_quiet", lambda self, until: False)
+            columns.append(simulate(given_settings, jobs, at[-1] + 1).outcome.column("e2e"))
+    assert sorted(columns[0].tolist()) == sorted(columns[1].tolist())
+
+
 def test_time_of_the_model_is_in_seconds() -> None:
     assert StepTime(STEADY).step == ticks(0.05)
