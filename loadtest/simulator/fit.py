@@ -17,8 +17,9 @@ from loadtest.simulator.text import aligned
 
 NAMES = ("step", "token", "decode", "context", "attention")
 OUTLIER = 1.0
-"""A step that took twice as long as the fit says, or more, was held up by something else."""
+"""A step that took twice as long as the others by the fit, or longer, was held up."""
 DRAWS = 200
+PASSES = 3
 FEWEST = 20
 
 Floats = NDArray[np.float64]
@@ -61,7 +62,7 @@ class Fit:
 
 
 def fit(records: Sequence[Record]) -> Fit:
-    """Fit the five terms; a second pass is without the outliers of the first.
+    """Fit the five terms, without the outliers.
 
     Raises:
         UsageError: too few records.
@@ -70,8 +71,10 @@ def fit(records: Sequence[Record]) -> Fit:
     if len(records) < FEWEST:
         raise UsageError(f"{len(records)} steps are too few for a fit: at least {FEWEST}")
     terms, taken = _terms(records), np.array([record.seconds for record in records])
-    first = _solve(terms, taken)
-    kept = taken / (terms @ first) - 1 < OUTLIER
+    kept = np.ones(len(taken), dtype=np.bool_)
+    for _ in range(PASSES):
+        excess = taken / (terms @ _solve(terms[kept], taken[kept]))
+        kept = excess < (1 + OUTLIER) * np.median(excess)
     terms, taken = terms[kept], taken[kept]
     found = _solve(terms, taken)
     errors = np.abs(terms @ found / taken - 1)
@@ -94,9 +97,21 @@ def _terms(records: Sequence[Record]) -> Floats:
 
 
 def _solve(terms: Floats, taken: Floats) -> Floats:
-    relative = terms / taken[:, None]
+    """The error relative to the fit itself: relative to what was measured, slow steps hardly count.
+
+    What was measured is where it begins.
+    """
+    expected = taken
+    for _ in range(PASSES):
+        found = _weighted(terms, taken, expected)
+        expected = np.maximum(terms @ found, 1e-12)
+    return found
+
+
+def _weighted(terms: Floats, taken: Floats, expected: Floats) -> Floats:
+    relative = terms / expected[:, None]
     scale = np.maximum(relative.max(axis=0), 1e-300)
-    found: Floats = nnls(relative / scale, np.ones(len(taken)))[0] / scale
+    found: Floats = nnls(relative / scale, taken / expected)[0] / scale
     return found
 
 

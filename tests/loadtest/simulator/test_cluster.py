@@ -67,6 +67,8 @@ def test_a_new_pod_takes_requests_after_its_cold_start_and_is_paid_for_from_the_
     # 3.3/s come and 2/s go: 15 s later 20 wait. The scrape, and with it the sync, is that old.
     assert up.at_s in (15, 30)
     assert ready.at_s == up.at_s + 60
+    # The backlog has grown by (arrivals − what is served) × (detection + cold start).
+    assert ready.pending == pytest.approx((1 / 0.3 - 2) * ready.at_s, rel=0.05)
     paid = sum(moment.desired for moment in story.moments) * 15 + 15
     assert story.gpu_hours == pytest.approx(paid / 3600, rel=0.1)
 
