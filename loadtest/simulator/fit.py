@@ -1,156 +1,191 @@
-"""Coefficients from records of steps: non-negative least squares on the relative error."""
+"""The terms of a step's time from observed steps, with intervals and errors."""
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from loadtest.errors import UsageError
-from loadtest.simulator.records import Record
-from loadtest.simulator.step_time import Box, Coefficients, Work
-from loadtest.simulator.text import aligned
+from loadtest.simulator.records import Observation
+from loadtest.simulator.step_time import Box, Work
 
-NAMES = ("step", "token", "decode", "context", "attention")
-OUTLIER = 1.0
-"""A step that took twice as long as the others by the fit, or longer, was held up."""
-DRAWS = 200
-PASSES = 3
-FEWEST = 20
+Floats: TypeAlias = NDArray[np.float64]
+TERMS: Final = ("step", "prompt", "token", "decode", "context", "attention")
+DRAWS: Final = 200
+BLOCK: Final = 50
+"""Steps that are drawn together where no grid says which are alike: neighbours met one load."""
+ROUNDS: Final = 4
+STRANGE: Final = 6.0
+"""Robust standard deviations from which a step was one in which something else happened."""
+AT_LEAST: Final = 0.2
+"""How far off it must be besides, in logarithms: fits that are nearly exact throw nothing away."""
 
-Floats = NDArray[np.float64]
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Of predicted steps, relative to what they took.
+
+    Attributes:
+        median: of the absolute error.
+        p90: the same.
+        total: of the sum of all.
+        steps: how many.
+
+    """
+
+    median: float
+    p90: float
+    total: float
+    steps: int
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What was found, and how far to trust it.
+    """Terms in seconds, the box of what was seen, and how well they fit.
 
     Attributes:
-        errors: the standard error of each coefficient, from drawing the records anew.
-        median_error: of the records that were kept, relative.
-        p90_error: likewise.
-        kept: records.
-        dropped: that took twice as long as the others say, or longer.
-        box: what the records are of.
+        strange: share of the steps that were left out because something else happened in them.
+        strange_time: their share of the time.
 
     """
 
-    coefficients: Coefficients
-    errors: Mapping[str, float]
-    median_error: float
-    p90_error: float
-    kept: int
-    dropped: int
+    terms: dict[str, Estimate]
     box: Box
+    errors: Errors
+    strange: float
+    strange_time: float
 
-    def __str__(self) -> str:
-        names = ("a step", "× prompt tokens", "× sequences decoding", "× their context", "× X")
-        rows = [("term", "µs", "± error", "most seen")]
-        mosts = (None, *asdict(self.box.most).values())
-        for name, text, most in zip(NAMES, names, mosts, strict=True):
-            value, error = getattr(self.coefficients, name), self.errors[name]
-            seen = "" if most is None else str(most // 2 if name == "attention" else most)
-            rows.append((text, f"{1e6 * value:.4g}", f"{1e6 * error:.2g}", seen))
-        return (
-            f"{aligned(rows)}\n{self.kept} steps, {self.dropped} outliers left out; relative error "
-            f"{self.median_error:.1%} in the median, {self.p90_error:.1%} at p90"
-        )
+    @property
+    def values(self) -> Floats:
+        return np.array([self.terms[name].value for name in TERMS])
 
 
-def fit(records: Sequence[Record]) -> Fit:
-    """Fit the five terms, without the outliers.
+def fit(observed: Sequence[Observation], seed: int = 0) -> Fit:
+    """Non-negative least squares on the relative error.
+
+    Each cell of a grid counts the same, however many steps it has. The error is relative to what
+    is predicted, not to what was measured, or slow steps would count less than fast ones and the
+    sum of all predictions would be too small.
 
     Raises:
-        UsageError: too few records.
+        UsageError: there are too few to tell anything.
 
     """
-    if len(records) < FEWEST:
-        raise UsageError(f"{len(records)} steps are too few for a fit: at least {FEWEST}")
-    terms, taken = _terms(records), np.array([record.seconds for record in records])
-    kept = np.ones(len(taken), dtype=np.bool_)
-    for _ in range(PASSES):
-        excess = taken / (terms @ _solve(terms[kept], taken[kept]))
-        kept = excess < (1 + OUTLIER) * np.median(excess)
-    terms, taken = terms[kept], taken[kept]
-    found = _solve(terms, taken)
-    errors = np.abs(terms @ found / taken - 1)
-    return Fit(
-        Coefficients(*found.tolist()),
-        dict(zip(NAMES, _standard_errors(terms, taken).tolist(), strict=True)),
-        float(np.median(errors)),
-        float(np.percentile(errors, 90)),
-        int(kept.sum()),
-        int((~kept).sum()),
-        Box.around([record.work for record in records]),
+    if len(observed) < 2 * len(TERMS):
+        raise UsageError(f"{len(observed)} steps are too few to fit {len(TERMS)} terms")
+    rows, seconds, weights = _design(observed)
+    values, kept = _solve(rows, seconds, weights)
+    terms = _intervals(
+        values, rows[kept], seconds[kept], weights[kept], _groups(observed)[kept], seed
+    )
+    found = Fit(
+        terms=terms,
+        box=Box.around([one.work for one in observed]),
+        errors=_errors(rows[kept] @ values, seconds[kept]),
+        strange=1 - float(kept.mean()),
+        strange_time=1 - float(seconds[kept].sum() / seconds.sum()),
+    )
+    if found.terms["step"].value + found.terms["decode"].value <= 0:
+        raise UsageError("these steps do not tell what a step costs by itself")
+    return found
+
+
+def errors(values: Floats, observed: Sequence[Observation]) -> Errors:
+    """Of a fit on steps that it has not seen; strange ones are among them."""
+    rows, seconds, _ = _design(observed)
+    return _errors(rows @ values, seconds)
+
+
+def row(work: Work) -> tuple[float, ...]:
+    """What the terms are multiplied by."""
+    return (1.0, work.prefill > 0, work.prefill, work.decodes, work.context, work.attention / 2)
+
+
+def _errors(predicted: Floats, seconds: Floats) -> Errors:
+    off = np.abs(predicted / seconds - 1)
+    total = float(predicted.sum() / seconds.sum() - 1)
+    return Errors(float(np.median(off)), float(np.percentile(off, 90)), total, len(off))
+
+
+def _design(observed: Sequence[Observation]) -> tuple[Floats, Floats, Floats]:
+    rows = np.array([row(one.work) for one in observed], dtype=np.float64)
+    seconds = np.array([one.seconds for one in observed])
+    sizes = Counter(one.cell for one in observed)
+    weights = [1.0 if one.cell is None else sizes[one.cell] ** -0.5 for one in observed]
+    return rows, seconds, np.array(weights)
+
+
+def _groups(observed: Sequence[Observation]) -> NDArray[np.int64]:
+    """Steps that are drawn together: of a cell, or neighbours."""
+    return np.array(
+        [
+            -1 - index // BLOCK if one.cell is None else one.cell
+            for index, one in enumerate(observed)
+        ]
     )
 
 
-def _terms(records: Sequence[Record]) -> Floats:
-    rows = [
-        (1, r.work.prefill, r.work.decodes, r.work.context, r.work.attention / 2) for r in records
-    ]
-    return np.array(rows, dtype=np.float64)
+def _solve(rows: Floats, seconds: Floats, weights: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+    """The terms, and which steps they were fitted to."""
+    kept = np.ones(len(rows), dtype=bool)
+    expected = seconds
+    for _ in range(ROUNDS):
+        values = _least(rows[kept], seconds[kept], weights[kept] / expected[kept])
+        expected = np.maximum(rows @ values, 1e-9)
+        off = np.log(seconds / expected)
+        spread = 1.4826 * float(np.median(np.abs(off - np.median(off))))
+        kept = np.abs(off - np.median(off)) <= max(STRANGE * spread, AT_LEAST)
+    return values, kept
 
 
-def _solve(terms: Floats, taken: Floats) -> Floats:
-    """The error relative to the fit itself: relative to what was measured, slow steps hardly count.
-
-    What was measured is where it begins.
-    """
-    expected = taken
-    for _ in range(PASSES):
-        found = _weighted(terms, taken, expected)
-        expected = np.maximum(terms @ found, 1e-12)
-    return found
+def _least(rows: Floats, seconds: Floats, weights: Floats) -> Floats:
+    scales = np.maximum(rows.max(axis=0), 1e-12)
+    found, _ = nnls(rows / scales * weights[:, None], seconds * weights)
+    values: Floats = found / scales
+    return values
 
 
-def _weighted(terms: Floats, taken: Floats, expected: Floats) -> Floats:
-    relative = terms / expected[:, None]
-    scale = np.maximum(relative.max(axis=0), 1e-300)
-    found: Floats = nnls(relative / scale, taken / expected)[0] / scale
-    return found
+def _intervals(
+    values: Floats,
+    rows: Floats,
+    seconds: Floats,
+    weights: Floats,
+    groups: NDArray[np.int64],
+    seed: int,
+) -> dict[str, Estimate]:
+    """Bootstrap: whole groups are drawn."""
+    expected = weights / np.maximum(rows @ values, 1e-9)
+    drawn = np.array([_least(rows[i], seconds[i], expected[i]) for i in _draws(groups, seed)])
+    low, high = np.percentile(drawn, (2.5, 97.5), axis=0)
+    ends = zip(values.tolist(), low.tolist(), high.tolist(), strict=True)
+    return {name: Estimate(*end) for name, end in zip(TERMS, ends, strict=True)}
 
 
-def _standard_errors(terms: Floats, taken: Floats) -> Floats:
-    dice = np.random.default_rng(0)
-    draws = dice.integers(0, len(taken), (DRAWS, len(taken)))
-    errors: Floats = np.std([_solve(terms[draw], taken[draw]) for draw in draws], axis=0)
-    return errors
+def _draws(groups: NDArray[np.int64], seed: int) -> Iterator[NDArray[np.int64]]:
+    dice = np.random.default_rng(seed)
+    members = [np.flatnonzero(groups == one) for one in np.unique(groups)]
+    for _ in range(DRAWS):
+        chosen = dice.integers(0, len(members), len(members))
+        yield np.concatenate([members[one] for one in chosen])
 
 
-def dump(found: Fit) -> dict[str, Any]:
-    """As JSON types."""
-    return asdict(found)
-
-
-def load(path: Path) -> tuple[Coefficients, Box | None]:
-    """Coefficients of a file: what `calibrate` wrote, or just an object of them.
-
-    Raises:
-        UsageError: it holds none.
-
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        given = content.get("coefficients", content)
-        box = content.get("box")
-        found = Coefficients(**given)
-        around = None if box is None else Box(Work(**box["least"]), Work(**box["most"]))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UsageError(f"{path}: no coefficients: {error}") from None
-    return found, around
-
-
-def warnings(box: Box | None, most: Work) -> Iterator[str]:
-    """What was played outside of what the fit has seen."""
-    if box is None:
-        return
-    for name in box.outside(most):
-        seen, played = getattr(box.most, name), getattr(most, name)
-        yield f"extrapolated: {name} up to {played}, but the fit has seen at most {seen}"
+def line(x: Floats, y: Floats) -> tuple[float, float]:
+    """y = a + b·x with a, b ≥ 0, by the medians of y at each x, on the relative error."""
+    places = np.unique(x)
+    middles = np.array([float(np.median(y[x == place])) for place in places])
+    rows = np.stack([np.ones_like(places), places], axis=1)
+    a, b = _least(rows, middles, 1 / np.maximum(middles, 1e-9))
+    return float(a), float(b)

@@ -1,64 +1,90 @@
-"""The loads that a calibration is made from: prompts alone, decoding alone, and both together."""
+"""The loads that a calibration measures: prompts alone, batches that decode, and a mixture."""
 
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from loadtest import arrivals
 from loadtest.simulator.engine import EngineSettings
-from loadtest.simulator.real_engine import RealEngine
-from loadtest.simulator.records import Record
+from loadtest.simulator.live import Planned, random_prompt
 
-DECODES = 24
-"""Tokens of each answer of the decode grid."""
+FIRST = 16
+"""The shortest prompt."""
+COMPANY, HEAD_START = 16, 0.01
+"""Tokens that are made beside a prompt, and seconds before it: it finds an engine at work."""
+SPARE = 8
+"""Steps that a batch decodes beyond those that are wanted, while its last prompts are computed."""
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Requests that are there at once: prompt tokens, output tokens of each."""
+class Cell:
+    """Equal requests that come together.
 
-    asks: tuple[tuple[int, int], ...]
+    Attributes:
+        count: how many.
+        prompt: tokens of each.
+        output: tokens of each.
+        company: tokens of a further answer, to a short prompt that comes first.
+
+    """
+
+    count: int
+    prompt: int
+    output: int
+    company: int = 0
+
+    def plan(self, dice: np.random.Generator, vocabulary: int) -> list[Planned]:
+        """All of them at once."""
+        first, at = [], 0.0
+        if self.company:
+            first = [Planned(at, random_prompt(dice, vocabulary, FIRST), self.company)]
+            at = HEAD_START
+        return first + [
+            Planned(at, random_prompt(dice, vocabulary, self.prompt), self.output)
+            for _ in range(self.count)
+        ]
 
 
-def grid(given: EngineSettings, longest: int, dice: np.random.Generator) -> Iterator[Batch]:
-    """All batches of one pass, none of which is preempted."""
-    room = given.kv_blocks * given.block_size
-    prompt = min(longest, room) - DECODES
-    for tokens in _doubling(8, prompt):
-        yield Batch(((tokens, 1),))
-    for count in _doubling(1, given.max_num_seqs):
-        for context in (16, prompt // 4, prompt - 1):
-            if count * (context + DECODES + given.block_size) <= room:
-                yield Batch(((context, DECODES),) * count)
-    for count in _doubling(2, given.max_num_seqs):
-        share = min(prompt, room // count - DECODES - given.block_size)
-        if share > 8:
-            lengths = dice.integers(4, share, count).tolist()
-            outputs = dice.integers(2, DECODES, count).tolist()
-            yield Batch(tuple(zip(lengths, outputs, strict=True)))
-
-
-def _doubling(first: int, last: int) -> list[int]:
-    found = []
+def doubling(first: int, last: int) -> Iterator[int]:
+    """first, 2 first, 4 first … and last."""
     while first < last:
-        found.append(first)
+        yield first
         first *= 2
-    return [*found, last]
+    yield last
 
 
-def measure(
-    engine: RealEngine, batches: Iterator[Batch], dice: np.random.Generator
-) -> list[Record]:
-    """One record for each step; between two of a batch the engine has always more to do."""
-    records = []
-    for batch in batches:
-        for number, (prompt, output) in enumerate(batch.asks):
-            engine.add(number, dice.integers(0, engine.vocabulary, prompt).tolist(), output)
-        last = time.perf_counter()
-        while not engine.idle:
-            engine.step()
-            now = time.perf_counter()
-            records.append(Record(engine.work, now - last))
-            last = now
-    return records
+def prefill(longest: int) -> list[Cell]:
+    """One prompt at a time, to an engine that has nothing else."""
+    return [Cell(1, tokens, 1) for tokens in doubling(FIRST, longest - 1)]
+
+
+def beside(longest: int) -> list[Cell]:
+    """The same beside a sequence that decodes: an engine that wakes up for it is slower."""
+    return [Cell(1, tokens, 1, company=COMPANY) for tokens in doubling(FIRST, longest - 1)]
+
+
+def decode(engine: EngineSettings, longest: int, steps: int) -> list[Cell]:
+    """1, 2, 4 … sequences with short prompts and with long ones."""
+    output = steps + SPARE
+    found = []
+    for count in doubling(1, engine.max_num_seqs):
+        room = engine.kv_blocks // count * engine.block_size
+        most = min(longest, room) - output
+        if most < 2 * FIRST:
+            break
+        found += [Cell(count, FIRST, output), Cell(count, most // 2, output)]
+    return found
+
+
+def mixed(
+    rate: float, seconds: float, prompt: int, output: int, longest: int, seed: Sequence[int]
+) -> list[tuple[float, int, int]]:
+    """Poisson arrivals with exponential lengths: (time, prompt, output) of each."""
+    dice = np.random.default_rng(seed)
+    times = arrivals.poisson(rate, seconds, dice)
+    prompts = np.rint(dice.exponential(prompt, len(times))).astype(int)
+    outputs = np.rint(dice.exponential(output, len(times))).astype(int)
+    outputs = np.clip(outputs, 1, longest // 2)
+    prompts = np.clip(prompts, 1, longest - outputs)
+    return list(zip(times.tolist(), prompts.tolist(), outputs.tolist(), strict=True))

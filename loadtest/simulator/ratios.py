@@ -1,147 +1,192 @@
-"""`ratios`: what `batching` measures on an engine, played on the model.
+"""Static against continuous batching: what the simulator says beside what `batching` measured.
 
-The same workloads, arms and clients: 2 B of them in a closed loop, the continuous arm by the time
-in which all slots could be taken, the static one by its whole round.
+The rounds of the measurement are drawn again with its seed: the same lengths and arrivals. The
+engine model serves them under both ways of admission, in the very loop that drove vLLM, and the
+ratios are worked out in the same way.
 """
 
 import argparse
+import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
-import numpy as np
-
-from loadtest import arms, options
-from loadtest.arms import ARMS, Admission, Workload
+from loadtest import arms, batching
+from loadtest.arms import ARMS, Cell, Pair, Served, Workload
 from loadtest.errors import UsageError
-from loadtest.simulator import fit
-from loadtest.simulator.engine import EngineSettings
-from loadtest.simulator.fast_engine import FastEngine
+from loadtest.lengths import Lengths
+from loadtest.simulator import calibration
+from loadtest.simulator.engine import Engine, EngineSettings
 from loadtest.simulator.job import Job
-from loadtest.simulator.step_time import StepTime
+from loadtest.simulator.step_time import Coefficients, StepTime
 from loadtest.simulator.text import aligned
+from loadtest.simulator.ticks import seconds, ticks
 
-ROUNDS, REQUESTS, BLOCK = 20, 512, 16
-TOLERANCE = 0.1
-"""How far from what was measured a ratio may be."""
+BOUND: Final = 0.10
+"""How far off a ratio may be."""
+BLOCK: Final = 16
+
+
+class Model:
+    """The engine model as the arms drive it, and its clock."""
+
+    def __init__(self, settings: EngineSettings, coefficients: Coefficients) -> None:
+        self._engine = Engine(settings, StepTime(coefficients))
+
+    def add(self, index: int, job: arms.Job) -> None:
+        """See `arms.Engine`."""
+        made = Job(index, len(job.prompt), job.output_tokens, self._engine.now)
+        self._engine.add(made, self._engine.now)
+
+    def step(self) -> list[tuple[int, int, bool]]:
+        """See `arms.Engine`."""
+        engine = self._engine
+        _, ended = engine.step(engine.now + 1)
+        lasting = [(job.number, 1, False) for job in engine.running if not job.prefilling]
+        return lasting + [(job.number, 1, True) for job in ended]
+
+    def now(self) -> float:
+        """See `arms.Clock`."""
+        return seconds(self._engine.now)
+
+    def sleep(self, time: float) -> None:
+        # One more, so that no rounding leaves it just before what it slept for.
+        self._engine.now += ticks(time) + 1
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A ratio continuous / static."""
+
+    workload: str
+    batch: int
+    figure: str
+    simulated: float
+    measured: float
+
+    @property
+    def off(self) -> float:
+        return self.simulated / self.measured - 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Its options."""
-    parser.add_argument("--coefficients", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--trace", type=Path, nargs="+", default=[], metavar="FILE", help="Azure's")
-    parser.add_argument("--prompt-tokens", type=options.count, default=32, metavar="N", help="mean")
-    parser.add_argument("--output-tokens", type=options.count, default=16, metavar="N", help="mean")
-    parser.add_argument("--batch", type=options.count, nargs="+", default=[8, 16], metavar="B")
-    parser.add_argument("--measured", type=Path, metavar="FILE", help="a result of `batching`")
+    parser.add_argument("--batching", type=Path, required=True, metavar="FILE", help="its result")
+    parser.add_argument("--calibration", type=Path, required=True, metavar="FILE")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print the ratios, beside the measured ones if there are any."""
-    coefficients, _ = fit.load(arguments.coefficients)
-    step = StepTime(coefficients)
-    means = (arguments.prompt_tokens, arguments.output_tokens)
-    workloads = [arms.synthetic(kind, *means, 0) for kind in ("fixed", "exponential")]
-    workloads += [arms.of_trace(path, None, *means) for path in arguments.trace]
-    measured = {} if arguments.measured is None else _measured(arguments.measured)
-    rows = [("lengths", "B", "static steps/s", "model", "bound", "measured", "model / measured")]
-    rows += [
-        _row(workload, batch, step, measured.get((workload.name, batch)))
-        for workload in workloads
-        for batch in arguments.batch
-    ]
-    print(aligned(rows))
-    print(f"ratio of tokens/s, continuous over static; ! further off than {TOLERANCE:.0%}")
-    return 0
+    """Compare; 1 when a ratio is further off than it may be."""
+    measured = _read(arguments.batching)
+    coefficients = calibration.load(arguments.calibration).coefficients
+    found = [one for cell in compare(measured, coefficients) for one in cell]
+    print(render(found))
+    return int(any(abs(one.off) > BOUND for one in found))
 
 
-def _row(
-    workload: Workload, batch: int, step: StepTime, measured: float | None
-) -> tuple[str, str, str, str, str, str, str]:
-    found = ratio(workload, batch, step)
-    bound = f"{arms.bound(workload.outputs, batch):.2f}"
-    off = found.value / measured if measured else 1.0
-    return (
-        workload.name,
-        str(batch),
-        f"{found.static_steps:.0f}",
-        f"{found.value:.2f}",
-        bound,
-        f"{measured:.2f}" if measured else "-",
-        f"{off:.2f}{'!' if abs(off - 1) > TOLERANCE else ''}" if measured else "-",
-    )
-
-
-def _measured(path: Path) -> Mapping[tuple[str, int], float]:
-    """The ratios of a result of `batching`."""
+def _read(path: Path) -> dict[str, Any]:
     try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        return {
-            (cell["workload"], cell["batch"]): cell["closed"]["tokens_per_s"]["ratio"]["value"]
-            for cell in cells
-        }
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path}: no result of batching: {error}") from None
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["kind"] != "batching" or content["schema"] != batching.SCHEMA:
+            raise UsageError(f"{path}: not a result of `batching` of schema {batching.SCHEMA}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path}: not a result of `batching`: {error!r}") from None
+    return dict(content)
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """The median over rounds."""
-
-    value: float
-    static_steps: float
-
-
-def ratio(workload: Workload, batch: int, step: StepTime) -> Ratio:
-    """Continuous over static, each round with the same requests for both."""
-    found = []
-    for number in range(ROUNDS):
-        dice = np.random.default_rng([number, batch])
-        asks = [lengths.tolist() for lengths in workload.draw(-(-REQUESTS // batch) * batch, dice)]
-        pairs = list(zip(*asks, strict=True))
-        rates = {name: _Round(pairs, arm, batch, step).play() for name, arm in ARMS.items()}
-        found.append((rates["continuous"][0] / rates["static"][1], rates["static"][2]))
-    value, steps = np.median(np.array(found), axis=0).tolist()
-    return Ratio(value, steps)
+def compare(
+    measured: Mapping[str, Any], coefficients: Coefficients
+) -> Iterator[Sequence[Compared]]:
+    """The ratios of each cell."""
+    known = {field.name for field in dataclasses.fields(batching.Settings)}
+    given = {name: value for name, value in measured["settings"].items() if name in known}
+    given["trace"] = [Path(one) for one in given["trace"]]
+    settings = batching.Settings(**given)
+    drawn = {one.name: one for one in batching.workloads(settings)}
+    for cell in measured["cells"]:
+        workload = drawn[cell["workload"]]
+        bench = _Bench(settings, coefficients, workload, cell["batch"])
+        yield list(_ratios(cell, bench.cell(cell["open"]["requests_per_s"])))
 
 
-class _Round:
-    """One arm in a closed loop."""
+def _ratios(measured: Mapping[str, Any], simulated: Cell) -> Iterator[Compared]:
+    closed, opened = measured["closed"], measured["open"]
+    pairs = [
+        ("tokens/s", simulated.throughput, closed["tokens_per_s"]),
+        ("whole rounds", simulated.whole, closed["requests_per_s_of_whole_rounds"]),
+        *(
+            (f"E2E {name}, open loop", found, opened["e2e_s"][name])
+            for name, found in simulated.latencies.items()
+            if name in opened["e2e_s"] and name != "p99"
+        ),
+    ]
+    for figure, ours, theirs in pairs:
+        value = theirs["ratio"]["value"]
+        yield Compared(simulated.workload.name, simulated.batch, figure, ours.ratio.value, value)
 
+
+class _Bench:
     def __init__(
-        self, asks: Sequence[tuple[int, int]], arm: Admission, batch: int, step: StepTime
+        self,
+        settings: batching.Settings,
+        coefficients: Coefficients,
+        workload: Workload,
+        batch: int,
     ) -> None:
-        prompt = max(prompt for prompt, _ in asks)
-        longest = max(prompt + output for prompt, output in asks)
-        blocks = batch * (-(-longest // BLOCK))
-        # No prompt is read in pieces and nothing is preempted, as in `batching`.
-        self._engine = FastEngine(EngineSettings(batch, batch * prompt, blocks, BLOCK), step)
-        self._asks = asks
-        self._arm = arm
+        self._settings = settings
+        self._coefficients = coefficients
+        self._workload = workload
         self._batch = batch
-        self._added = self._ended = 0
 
-    def play(self) -> tuple[float, float, float]:
-        """Tokens per tick while all slots could be taken, and of the round; steps per second."""
-        engine, count = self._engine, len(self._asks)
-        full = (1, 0)
-        while self._ended < count:
-            self._admit()
-            could_be_full = count - self._ended >= self._batch
-            _, ended = engine.step(engine.now + 1)
-            self._ended += len(ended)
-            if could_be_full:
-                full = (engine.now, engine.tokens)
-        steps = engine.steps * 10**15 / engine.now
-        return full[1] / full[0], engine.tokens / engine.now, steps
+    def cell(self, rate: float) -> Cell:
+        rounds = self._settings.rounds
+        closed = [self._pair(number, None) for number in range(rounds)]
+        opened = [self._pair(rounds + number, rate) for number in range(-(-rounds // 2))]
+        return Cell(self._workload, self._batch, closed, rate, opened)
 
-    def _admit(self) -> None:
-        inside = self._added - self._ended
-        ready = min(len(self._asks) - self._added, 2 * self._batch - inside)
-        for _ in range(self._arm(ready, inside, self._batch)):
-            prompt, output = self._asks[self._added]
-            self._engine.add(Job(self._added, prompt, output), self._engine.now)
-            self._added += 1
+    def _pair(self, number: int, rate: float | None) -> Pair:
+        dice = batching.dice_of(self._settings, self._workload, self._batch, number)
+        count = batching.requests(self._settings, self._batch)
+        prompts, outputs, due = batching.drawn(self._workload, count, rate, dice)
+        jobs = [
+            arms.Job(range(prompt), output)
+            for prompt, output in zip(prompts.tolist(), outputs.tolist(), strict=True)
+        ]
+        served: dict[str, Served] = {}
+        for name, admission in ARMS.items():
+            model = Model(self._engine(prompts, outputs), self._coefficients)
+            served[name] = arms.serve(model, jobs, admission, self._batch, due=due, clock=model)
+        return Pair(**served, bound=arms.bound_of_run(outputs, self._batch))
+
+    def _engine(self, prompts: Lengths, outputs: Lengths) -> EngineSettings:
+        """Room for all, as in the measurement."""
+        longest = int((prompts + outputs).max())
+        return EngineSettings(
+            max_num_seqs=self._batch,
+            max_num_batched_tokens=self._batch * int(self._workload.prompts.max()),
+            kv_blocks=self._batch * (longest // BLOCK + 1),
+            block_size=BLOCK,
+        )
+
+
+def render(found: Sequence[Compared]) -> str:
+    """All ratios, and how many hold."""
+    rows: list[Sequence[str]] = [
+        ("continuous / static", "B", "", "simulated", "measured", "off", ""),
+        *(
+            (
+                one.workload,
+                str(one.batch),
+                one.figure,
+                f"{one.simulated:.2f}",
+                f"{one.measured:.2f}",
+                f"{one.off:+.1%}",
+                "" if abs(one.off) <= BOUND else "MISS",
+            )
+            for one in found
+        ),
+    ]
+    held = sum(abs(one.off) <= BOUND for one in found)
+    return "\n".join([aligned(rows), "", f"{held} of {len(found)} within {BOUND:.0%}"])

@@ -10,13 +10,13 @@ import numpy as np
 
 from loadtest import arrivals, lengths, options, traces
 from loadtest.errors import UsageError
-from loadtest.simulator import fit
+from loadtest.simulator import calibration
 from loadtest.simulator.door import DoorSettings
 from loadtest.simulator.engine import EngineSettings
 from loadtest.simulator.job import Job
 from loadtest.simulator.outcome import Slo
 from loadtest.simulator.pods import STARTS, Start
-from loadtest.simulator.step_time import Box, Coefficients
+from loadtest.simulator.step_time import Box, Coefficients, Work
 from loadtest.simulator.ticks import ticks
 
 ROOFLINE_8B = Coefficients(8e-3, 1.03e-4, 3e-5, 6.4e-8, 3.4e-9)
@@ -162,7 +162,8 @@ def replica(arguments: argparse.Namespace) -> Replica:
     if arguments.coefficients == ROOFLINE:
         coefficients, box = ROOFLINE_8B, None
     else:
-        coefficients, box = fit.load(Path(arguments.coefficients))
+        known = calibration.load(Path(arguments.coefficients))
+        coefficients, box = known.coefficients, known.box
     door = None if arguments.no_door else DoorSettings(ttft_slo_s=arguments.ttft_slo)
     start = start_of(arguments.start)
     return Replica(coefficients, box, door, start, arguments.kv_blocks, arguments.block_size)
@@ -190,3 +191,12 @@ def check(load: Load, given: EngineSettings) -> None:
     longest = max(p + o for p, o in zip(load.prompts, load.outputs, strict=True))
     if longest > room:
         raise UsageError(f"a request of {longest} tokens does not fit into --kv-blocks: {room}")
+
+
+def warnings(box: Box | None, most: Work) -> Iterator[str]:
+    """What was played outside of what a calibration has seen."""
+    if box is None:
+        return
+    for name in box.outside(most):
+        seen, played = getattr(box.most, name), getattr(most, name)
+        yield f"extrapolated: {name} up to {played}, but the fit has seen at most {seen}"

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from loadtest import options
-from loadtest.simulator import fit, scenario
+from loadtest.simulator import scenario
 from loadtest.simulator.autoscaler import Autoscaler, Gauge, Metric
 from loadtest.simulator.cluster import Cluster, ClusterSettings, Story, accepted
 from loadtest.simulator.hpa_behavior import Bounds
@@ -60,7 +60,7 @@ def main(arguments: argparse.Namespace) -> int:
     took_s = time.process_time() - begin
     limits = scenario.slo(arguments)
     print(summary(story, limits, load.end_s))
-    for warning in fit.warnings(one.box, cluster.most):
+    for warning in scenario.warnings(one.box, cluster.most):
         print(warning)
     print(
         f"{len(load.at)} requests simulated in {took_s:.1f} s of CPU: {len(load.at) / took_s:.0f}/s"

@@ -1,4 +1,4 @@
-"""How long one step of the engine takes: five terms, none of them negative."""
+"""How long one step of the engine takes: six terms, none of them negative."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
@@ -31,15 +31,17 @@ class Work:
 
 @dataclass(frozen=True)
 class Coefficients:
-    """Seconds; t = step + token·P + decode·B + context·K + attention·X.
+    """Seconds; t = step + token·P + decode·B + context·K + attention·X, and prompt if P > 0.
 
     The weights are read once in a step, the products grow with the tokens, attention reads the KV
-    cache while decoding and is quadratic while prefilling. The last two are of the front end.
+    cache while decoding and is quadratic while prefilling. What a step with prompts costs besides
+    is that it takes another way through the engine: no captured graph, another kernel.
 
     Attributes:
         accept: before a request can be scheduled.
         accept_token: for each token of its prompt.
         emit: from a step's end to the client, for each token.
+        prompt: a step with tokens of prompts, however few.
 
     """
 
@@ -51,6 +53,7 @@ class Coefficients:
     accept: float = 0.0
     accept_token: float = 0.0
     emit: float = 0.0
+    prompt: float = 0.0
 
     def __post_init__(self) -> None:
         if min(astuple(self)) < 0 or self.step + self.decode <= 0:
@@ -62,6 +65,7 @@ class StepTime:
 
     def __init__(self, coefficients: Coefficients) -> None:
         self.step = ticks(coefficients.step)
+        self.prompt = ticks(coefficients.prompt)
         self.token = ticks(coefficients.token)
         self.decode = ticks(coefficients.decode)
         self.context = ticks(coefficients.context)
@@ -71,6 +75,7 @@ class StepTime:
         """Of one step."""
         return (
             self.step
+            + (self.prompt if work.prefill else 0)
             + self.token * work.prefill
             + self.decode * work.decodes
             + self.context * work.context

@@ -15,7 +15,6 @@ import pytest
 
 from loadtest.simulator.engine import Engine, EngineSettings
 from loadtest.simulator.job import Job
-from loadtest.simulator.real_engine import work_of
 from loadtest.simulator.step_time import Work
 from tests.loadtest.simulator.factory import TIME
 from tests.rig.logs import loggers_kept
@@ -110,6 +109,21 @@ class Step:
     waiting: Sequence[int]
     free: int
     work: Work | None
+
+
+def work_of(requests: Any, scheduled: Any) -> Work:
+    """Of vLLM's step, after its scheduler has counted the tokens as computed."""
+    prefill = decodes = context = attention = 0
+    for name, n in scheduled.items():
+        request = requests[name]
+        before = request.num_computed_tokens - n
+        if n == 1 and before >= request.num_prompt_tokens:
+            decodes += 1
+            context += before
+        else:
+            prefill += n
+            attention += n * (2 * before + n)
+    return Work(prefill, decodes, context, attention)
 
 
 def workload(dice: np.random.Generator) -> tuple[EngineSettings, list[Job], list[int]]:

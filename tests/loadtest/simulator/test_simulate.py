@@ -1,15 +1,16 @@
 """`simulate`: a load from options or a trace, a cluster from options, a summary."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from loadtest.__main__ import USAGE_ERROR, main
 from loadtest.simulator import scenario
+from loadtest.simulator.calibration import Calibration
+from loadtest.simulator.fit import TERMS, Errors, Estimate, Fit
 from loadtest.simulator.pods import Start
-from loadtest.simulator.step_time import Coefficients
+from loadtest.simulator.step_time import Box, Work
 
 ROOFLINE = ("--coefficients", "roofline-8b")
 POISSON = ("--rate", "5", "--minutes", "2")
@@ -63,12 +64,10 @@ def test_what_the_fit_has_not_seen_is_told(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "c.json"
-    work = {"prefill": 50, "decodes": 64, "context": 10**6, "attention": 10**9}
-    content = {
-        "coefficients": asdict(Coefficients(0.01, 1e-5, 0, 0, 0)),
-        "box": {"least": work, "most": work},
-    }
-    path.write_text(json.dumps(content))
+    work = Work(50, 64, 10**6, 10**9)
+    terms = {name: Estimate(0.01 if name == "step" else 1e-5, 0, 1) for name in TERMS}
+    found = Fit(terms, Box(work, work), Errors(0, 0, 0, 99), 0, 0)
+    path.write_text(json.dumps(Calibration("model", {}, found).dump()))
     assert simulate("--coefficients", str(path), *POISSON, *LENGTHS) == 0
     assert "extrapolated: prefill up to" in capsys.readouterr().out
 
