@@ -17,7 +17,7 @@ from loadtest.simulator.job import Job
 from loadtest.simulator.outcome import Outcome
 from loadtest.simulator.pods import STARTS, Pod, Start, victims
 from loadtest.simulator.replica import Replica
-from loadtest.simulator.step_time import Coefficients, StepTime
+from loadtest.simulator.step_time import Coefficients, StepTime, Work
 from loadtest.simulator.ticks import Ticks, seconds, ticks
 
 Routing = Literal["round_robin", "least_loaded"]
@@ -99,6 +99,7 @@ class Cluster:
         self._time = StepTime(given.coefficients)
         self._numbers = itertools.count()
         self._turn = 0
+        self._most = Work(0, 0, 0, 0)
         self._order = itertools.count()
         self._events: list[tuple[Ticks, int, Callable[[], None]]] = []
         self._controller = Controller(given.autoscaler) if given.autoscaler else None
@@ -127,6 +128,11 @@ class Cluster:
 
     def _gpu_hours(self) -> float:
         return seconds(self.gone_for + sum(pod.lived(self.now) for pod in self.pods)) / 3600
+
+    @property
+    def most(self) -> Work:
+        """The most of each term that any step of any replica had."""
+        return Work.most_of([self._most, *(pod.replica.engine.most for pod in self.pods)])
 
     # -- events
 
@@ -160,7 +166,8 @@ class Cluster:
         if self.given.routing == "round_robin":
             return takers[first]
         for pod in takers:
-            self._move(pod, self.now)
+            if not pod.replica.is_quiet(self.now):
+                self._move(pod, self.now)
         return min(takers[first:] + takers[:first], key=lambda pod: pod.replica.unfinished)
 
     def _move(self, pod: Pod, until: Ticks) -> None:
@@ -208,6 +215,7 @@ class Cluster:
             self.story.outcome.add(job)
         pod.gone = self.now
         self.gone_for += pod.lived(self.now)
+        self._most = self.most
         self.pods.remove(pod)
 
     # -- the autoscaler

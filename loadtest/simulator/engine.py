@@ -76,6 +76,10 @@ class Engine:
         """Output tokens of a sequence that it has."""
         return job.produced
 
+    def quiet(self) -> Ticks:
+        """Until when nothing starts or ends, unless something is added."""
+        return 10**30 if self.idle else self.now
+
     def add(self, job: Job, at: Ticks) -> None:
         """Queue a sequence.
 
@@ -116,7 +120,7 @@ class Engine:
             # Everything was preempted for the first in the queue, which is admitted next.
             return begun, []
         start = self.now
-        self._spend(self._work(chunks), 1)
+        self._spend(self.work(chunks), 1)
         self._mark(chunks, start)
         return begun, self.update(chunks)
 
@@ -207,7 +211,8 @@ class Engine:
             if job.started is None:
                 job.started = start
 
-    def _work(self, chunks: list[tuple[Job, int]]) -> Work:
+    def work(self, chunks: list[tuple[Job, int]]) -> Work:
+        """What a step computes, before it is counted as computed."""
         prefill = decodes = context = attention = 0
         for job, n in chunks:
             if job.prefilling:
@@ -240,9 +245,5 @@ class Engine:
             or context > most.context
             or work.attention > most.attention
         ):
-            self.most = Work(
-                max(most.prefill, work.prefill),
-                max(most.decodes, work.decodes),
-                max(most.context, context),
-                max(most.attention, work.attention),
-            )
+            again = Work(work.prefill, work.decodes, context, work.attention)
+            self.most = Work.most_of((most, again))

@@ -33,6 +33,13 @@ class FastEngine(Engine):
             return job.produced
         return self._clock - job.born
 
+    def quiet(self) -> Ticks:
+        if self.idle or self._whole or self._prefilling or self._admits():
+            return super().quiet()
+        # The step in which the first one ends begins after those before it.
+        steps = self._within_blocks(self._ends[0][0] - self._clock)
+        return self.now + self.time.stretch(self._count, self._context, max(0, steps - 1))
+
     def step(self, until: Ticks) -> tuple[bool, list[Job]]:
         if self._whole:
             return self._stepwise()
@@ -127,7 +134,7 @@ class FastEngine(Engine):
         budget = self.settings.max_num_batched_tokens - self._count
         self._admit(chunks, budget - sum(n for _, n in chunks), self._cap())
         begun = self.running[before:]
-        start, work = self.now, self._work(chunks)
+        start, work = self.now, self.work(chunks)
         self._spend(Work(work.prefill, self._count, self._context, work.attention), 1)
         self._mark(chunks, start)
         ended = self._tick(1)

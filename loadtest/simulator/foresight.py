@@ -4,7 +4,7 @@
 """
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
@@ -22,37 +22,39 @@ class Lengths:
     """Tokens to come of a sequence, by the lengths of those that ended."""
 
     def __init__(self) -> None:
-        self._ended: deque[tuple[int, bool]] = deque(maxlen=REMEMBERED)
+        self._ended: deque[tuple[int, bool]] = deque()
         self._ordered: list[int] = []
-        self._sums = [0]
-        self._full = 1.0
-        self._fresh = True
+        self._sums: list[int] | None = [0]
+        self._limits = 0
 
     def ended(self, tokens: int, *, at_limit: bool) -> None:
-        """Learn from one."""
+        """Learn from one, and forget the oldest."""
+        if len(self._ended) == REMEMBERED:
+            oldest, had_limit = self._ended.popleft()
+            del self._ordered[bisect_left(self._ordered, oldest)]
+            self._limits -= had_limit
         self._ended.append((tokens, at_limit))
-        self._fresh = False
+        insort(self._ordered, tokens)
+        self._limits += at_limit
+        self._sums = None
 
     def remaining(self, produced: int, limit: int | None) -> float:
         """At least 0; a limit is what the client asked for at most."""
-        if not self._fresh:
-            self._refresh()
         bound = math.inf if limit is None else max(0, limit - produced)
         likely = min(bound, self._residual(produced, bound))
-        return likely if limit is None else min(bound, likely + self._full * (bound - likely))
+        if limit is None:
+            return likely
+        full = self._limits / len(self._ended) if self._ended else 1.0
+        return min(bound, likely + full * (bound - likely))
 
     def _residual(self, produced: int, bound: float) -> float:
         first = bisect_right(self._ordered, produced)
         longer = len(self._ordered) - first
-        if longer:
-            return (self._sums[-1] - self._sums[first]) / longer - produced
-        return float(produced) or min(bound, ASSUMED)
-
-    def _refresh(self) -> None:
-        self._fresh = True
-        self._ordered = sorted(tokens for tokens, _ in self._ended)
-        self._sums = list(accumulate(self._ordered, initial=0))
-        self._full = sum(full for _, full in self._ended) / len(self._ended)
+        if not longer:
+            return float(produced) or min(bound, ASSUMED)
+        if self._sums is None:
+            self._sums = list(accumulate(self._ordered, initial=0))
+        return (self._sums[-1] - self._sums[first]) / longer - produced
 
 
 class Pace:

@@ -27,6 +27,7 @@ class Replica:
     ) -> None:
         self.engine = FastEngine(engine, time)
         self.door = None if door is None else Door(self.engine, door)
+        self._quiet: Ticks | None = None
 
     @property
     def unfinished(self) -> int:
@@ -34,6 +35,7 @@ class Replica:
 
     def offer(self, job: Job, at: Ticks) -> bool:
         """Whether it is accepted; `advance` has to have gone so far."""
+        self._quiet = None
         if self.door is not None:
             return self.door.offer(job, at)
         self.engine.add(job, at)
@@ -41,6 +43,7 @@ class Replica:
 
     def advance(self, until: Ticks) -> list[Job]:
         """Make all steps that begin before `until`; those that ended in them."""
+        self._quiet = None
         found: list[Job] = []
         engine, door = self.engine, self.door
         while engine.now < until and not engine.idle:
@@ -49,6 +52,12 @@ class Replica:
             if door is not None:
                 door.stepped(ended)
         return found
+
+    def is_quiet(self, until: Ticks) -> bool:
+        """Whether `advance` so far would start and end nothing."""
+        if self._quiet is None:
+            self._quiet = self.engine.quiet()
+        return until <= self._quiet
 
     def gauges(self, now: Ticks) -> Gauges:
         """As they are at a moment to which it was advanced."""

@@ -1,6 +1,6 @@
 """How long one step of the engine takes: six terms, none of them negative."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 
 from loadtest.simulator.ticks import Ticks, ticks
@@ -22,6 +22,11 @@ class Work:
     decodes: int
     context: int
     attention: int
+
+    @classmethod
+    def most_of(cls, works: Iterable["Work"]) -> "Work":
+        """The most of each term."""
+        return cls(*map(max, zip(*map(astuple, works), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,7 @@ class Box:
     @classmethod
     def around(cls, works: Sequence[Work]) -> "Box":
         columns = list(zip(*map(astuple, works), strict=True))
-        return cls(Work(*map(min, columns)), Work(*map(max, columns)))
+        return cls(Work(*map(min, columns)), Work.most_of(works))
 
     def outside(self, work: Work) -> Iterator[str]:
         """The names of what is more than the fit has seen; less is between it and nothing."""

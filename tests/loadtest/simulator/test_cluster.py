@@ -67,6 +67,8 @@ def test_a_new_pod_takes_requests_after_its_cold_start_and_is_paid_for_from_the_
     # 3.3/s come and 2/s go: 15 s later 20 wait. The scrape, and with it the sync, is that old.
     assert up.at_s in (15, 30)
     assert ready.at_s == up.at_s + 60
+    # The backlog has grown by (arrivals − what is served) × (detection + cold start).
+    assert ready.pending == pytest.approx((1 / 0.3 - 2) * ready.at_s, rel=0.05)
     paid = sum(moment.desired for moment in story.moments) * 15 + 15
     assert story.gpu_hours == pytest.approx(paid / 3600, rel=0.1)
 
@@ -197,6 +199,22 @@ def test_arrived_is_served_and_refused_and_the_same_seed_is_the_same(
     for name in ("at", "ttft", "tpot", "e2e"):
         assert first.outcome.column(name).tobytes() == second.outcome.column(name).tobytes()
     assert first.outcome.good(Slo(ttft=9)).sum() == second.outcome.good(Slo(ttft=9)).sum()
+
+
+@given(st.integers(0, 2**32))
+def test_a_replica_that_is_quiet_need_not_be_moved(seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    at = np.cumsum(dice.exponential(0.15, 120)).tolist()
+    lengths = dice.integers(1, 60, 120).tolist()
+    given_settings = ClusterSettings(ENGINE, STEADY, replicas=3)
+    columns = []
+    for quiet in (True, False):
+        jobs = [Job(n, 8, lengths[n], ticks(at[n])) for n in range(120)]
+        with pytest.MonkeyPatch.context() as patch:
+            if not quiet:
+                patch.setattr(Replica, "is_quiet", lambda self, until: False)
+            columns.append(simulate(given_settings, jobs, at[-1] + 1).outcome.column("e2e"))
+    assert sorted(columns[0].tolist()) == sorted(columns[1].tolist())
 
 
 def test_time_of_the_model_is_in_seconds() -> None:

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.admission import door as admission
+from app.admission import forecast
 from app.admission.gate import Room, lookahead_of
 from app.workload import Capacity, DecodingStats
-from loadtest.simulator.door import Door, DoorSettings
+from loadtest.simulator.door import Door, DoorSettings, Outlook
 from loadtest.simulator.engine import Engine, EngineSettings
 from loadtest.simulator.job import Job
 from loadtest.simulator.replica import Replica
@@ -133,6 +135,27 @@ def test_what_the_engine_takes_is_what_the_gate_would_hand_over(
     stats = DecodingStats(running + reported + fresh, running, reported, preempted=preempted)
     room = Room(Capacity(8, 64), stats, held * (reported + fresh), lookahead_of(8))
     assert door._takes(Job(999, tokens, 9)) == room.takes(1, tokens)
+
+
+@given(
+    st.integers(0, 60),
+    st.booleans(),
+    st.floats(0, 40),
+    st.floats(0, 40),
+    st.sampled_from([None, 0.5, 5.0]),
+)
+def test_who_is_refused_is_who_the_door_would_refuse(
+    unfinished: int, at_once: bool, first_token_s: float, margin_s: float, slo_s: float | None
+) -> None:
+    engine = Engine(replace(SMALL, max_num_seqs=8), TIME)
+    door = Door(engine, DoorSettings(max_pending=40, queue_timeout_s=30.0, ttft_slo_s=slo_s))
+    engine.running = [Job(n, 1, 1) for n in range(unfinished)]
+    ours = door._refusal(Outlook(at_once, first_token_s, margin_s))
+    bounds = admission.Bounds(48, 128, 8, 9, 30.0, slo_s, 429)
+    theirs = admission.decide(
+        1, forecast.Outlook(unfinished, at_once, first_token_s, margin_s), bounds
+    )
+    assert ours == (None if theirs is None else theirs.code)
 
 
 @given(asks, settings, st.sampled_from([None, 0.05, 0.5]), st.sampled_from([0.1, 30.0]))

@@ -84,6 +84,22 @@ def test_the_fast_one_is_equal_to_the_tick(
     )
 
 
+@given(asks, settings, st.lists(st.integers(1, 10**15), max_size=20))
+def test_nothing_starts_or_ends_while_it_is_quiet(
+    workload: list[Ask], given_settings: EngineSettings, gaps: list[int]
+) -> None:
+    engine = FastEngine(given_settings, TIME)
+    for job in jobs_of(workload):
+        engine.add(job, 0)
+    while not engine.idle:
+        quiet = engine.quiet()
+        while engine.now < quiet:
+            before = engine.running[:]
+            assert engine.run(min(quiet, engine.now + (gaps.pop() if gaps else quiet))) == []
+            assert [job for job in engine.running if job not in before] == []
+        engine.run(engine.now + 1)
+
+
 def test_the_examples_are_of_all_kinds() -> None:
     """Small caches do preempt, and most steps are made in one go."""
     workload = [(5, 20, 30)] * 20

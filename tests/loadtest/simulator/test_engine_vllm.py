@@ -15,6 +15,7 @@ import pytest
 
 from loadtest.simulator.engine import Engine, EngineSettings
 from loadtest.simulator.job import Job
+from loadtest.simulator.step_time import Work
 from tests.loadtest.simulator.factory import TIME
 from tests.rig.logs import loggers_kept
 
@@ -98,12 +99,31 @@ def vllm(tiny_model: Path) -> Iterator[Vllm]:
 
 @dataclass(frozen=True)
 class Step:
-    """What both say of a step: tokens by request, in order; who runs and waits; free blocks."""
+    """What both say of a step: tokens by request, in order; who runs and waits; free blocks.
+
+    What was preempted is left out of the work: vLLM cannot tell its last token from a decode.
+    """
 
     chunks: Sequence[tuple[int, int]]
     running: Sequence[int]
     waiting: Sequence[int]
     free: int
+    work: Work | None
+
+
+def work_of(requests: Any, scheduled: Any) -> Work:
+    """Of vLLM's step, after its scheduler has counted the tokens as computed."""
+    prefill = decodes = context = attention = 0
+    for name, n in scheduled.items():
+        request = requests[name]
+        before = request.num_computed_tokens - n
+        if n == 1 and before >= request.num_prompt_tokens:
+            decodes += 1
+            context += before
+        else:
+            prefill += n
+            attention += n * (2 * before + n)
+    return Work(prefill, decodes, context, attention)
 
 
 def workload(dice: np.random.Generator) -> tuple[EngineSettings, list[Job], list[int]]:
@@ -136,7 +156,14 @@ def of_ours(chosen: EngineSettings, jobs: Sequence[Job], due: Sequence[int]) -> 
         chunks = engine.schedule()
         running = [job.number for job in engine.running]
         waiting = [job.number for job in engine.waiting]
-        yield Step([(job.number, n) for job, n in chunks], running, waiting, engine.blocks.free)
+        preempted = any(job.preemptions for job, _ in chunks)
+        yield Step(
+            [(job.number, n) for job, n in chunks],
+            running,
+            waiting,
+            engine.blocks.free,
+            None if preempted else engine.work(chunks),
+        )
         engine.update(chunks)
 
 
@@ -160,6 +187,9 @@ def of_vllm(
             [int(request.request_id) for request in scheduler.running],
             [int(request.request_id) for request in scheduler.waiting],
             scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
+            None
+            if any(scheduler.requests[name].num_preemptions for name in names)
+            else work_of(scheduler.requests, found.num_scheduled_tokens),
         )
         made = [[] if scheduler.requests[n].is_prefill_chunk else [next(token)] for n in names]
         places = {name: place for place, name in enumerate(names)}
