@@ -35,8 +35,8 @@ from loadtest.simulator.replay import Asked, Figures, Replayed, replay
 from loadtest.simulator.step_time import Coefficients
 from loadtest.simulator.validation import NAMES, Run, progress, render, within
 
-BURST: Final = 6
-"""Batches that a measurement of capacity takes."""
+WARM_UP, BURST = 2, 12
+"""Batches before a measurement of capacity, and in it."""
 SHAPES: Final = ("fixed", "exponential")
 
 
@@ -171,8 +171,8 @@ class Trial:
         """Requests per second while all slots are taken."""
         dice = np.random.default_rng([self._settings.seed, 0])
         slots = self._live.engine.max_num_seqs
-        for _ in range(2):  # the first is to warm up
-            plan = self._plan(shape, np.zeros(BURST * slots), dice)
+        for batches in (WARM_UP, BURST):
+            plan = self._plan(shape, np.zeros(batches * slots), dice)
             lived = await self._live.serve(plan)
         full = sorted(one.times[-1] for one in lived)[-slots]
         times = np.concatenate([one.times for one in lived])
