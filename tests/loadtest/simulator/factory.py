@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from loadtest.simulator.engine import Engine, EngineSettings
@@ -9,6 +10,11 @@ from loadtest.simulator.job import Job
 from loadtest.simulator.step_time import Coefficients, StepTime
 
 TIME = StepTime(Coefficients(0.005, 1e-5, 2e-4, 3e-8, 1e-9))
+
+unhurried = hypothesis_settings(deadline=None)
+"""However busy the machine is."""
+few = hypothesis_settings(deadline=None, max_examples=30)
+"""For what takes tenths of a second."""
 
 Ask = tuple[int, int, int]
 """Milliseconds since the one before, prompt, output."""

@@ -26,7 +26,7 @@ from loadtest.simulator.pods import Pod, Start, victims
 from loadtest.simulator.replica import Gauges, Replica
 from loadtest.simulator.step_time import Coefficients, StepTime
 from loadtest.simulator.ticks import ticks
-from tests.loadtest.simulator.factory import TIME
+from tests.loadtest.simulator.factory import TIME, few
 
 # Each of 4 slots yields 20 tokens/s: of 40 tokens each, 2 requests/s.
 STEADY = Coefficients(0.05, 0, 0, 0, 0)
@@ -173,6 +173,7 @@ def test_changes_of_direction(values: Sequence[int], changes: int) -> None:
     assert turns(values) == changes
 
 
+@few
 @given(
     st.integers(0, 2**32),
     st.sampled_from([None, DoorSettings(max_pending=5, ttft_slo_s=1.0, queue_timeout_s=3.0)]),
@@ -201,6 +202,7 @@ def test_arrived_is_served_and_refused_and_the_same_seed_is_the_same(
     assert first.outcome.good(Slo(ttft=9)).sum() == second.outcome.good(Slo(ttft=9)).sum()
 
 
+@few
 @given(st.integers(0, 2**32))
 def test_a_replica_that_is_quiet_need_not_be_moved(seed: int) -> None:
     dice = np.random.default_rng(seed)

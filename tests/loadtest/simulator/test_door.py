@@ -17,7 +17,7 @@ from loadtest.simulator.engine import Engine, EngineSettings
 from loadtest.simulator.job import Job
 from loadtest.simulator.replica import Replica
 from loadtest.simulator.ticks import seconds, ticks
-from tests.loadtest.simulator.factory import TIME, Ask, asks, jobs_of, settings
+from tests.loadtest.simulator.factory import TIME, Ask, asks, jobs_of, settings, unhurried
 
 SMALL = EngineSettings(4, 64, 100, 16)
 
@@ -113,6 +113,7 @@ def test_the_more_urgent_go_first() -> None:
     assert [job.priority for job in begun[6:]] == [0] * 9 + [1] * 9
 
 
+@unhurried
 @given(
     st.integers(0, 8),
     st.integers(0, 4),
@@ -137,6 +138,7 @@ def test_what_the_engine_takes_is_what_the_gate_would_hand_over(
     assert door._takes(Job(999, tokens, 9)) == room.takes(1, tokens)
 
 
+@unhurried
 @given(
     st.integers(0, 60),
     st.booleans(),
@@ -158,6 +160,7 @@ def test_who_is_refused_is_who_the_door_would_refuse(
     assert ours == (None if theirs is None else theirs.code)
 
 
+@unhurried
 @given(asks, settings, st.sampled_from([None, 0.05, 0.5]), st.sampled_from([0.1, 30.0]))
 def test_each_request_ends_once(
     workload: list[Ask], engine: EngineSettings, slo: float | None, timeout: float

@@ -8,7 +8,7 @@ from loadtest.simulator.engine import Engine, EngineSettings
 from loadtest.simulator.fast_engine import FastEngine
 from loadtest.simulator.job import Job
 from loadtest.simulator.ticks import ticks
-from tests.loadtest.simulator.factory import TIME, Ask, asks, jobs_of, serve, settings
+from tests.loadtest.simulator.factory import TIME, Ask, asks, jobs_of, serve, settings, unhurried
 
 BOTH = [Engine, FastEngine]
 
@@ -35,6 +35,7 @@ class Watched(Engine):
         return chunks
 
 
+@unhurried
 @given(asks, settings)
 def test_nothing_is_lost_and_all_is_free_in_the_end(
     workload: list[Ask], given_settings: EngineSettings
@@ -75,6 +76,7 @@ def history(kind: type[Engine], workload: list[Ask], given_settings: EngineSetti
     return [*seen, *map(str, jobs), totals, str(engine.most)]
 
 
+@unhurried
 @given(asks, settings)
 def test_the_fast_one_is_equal_to_the_tick(
     workload: list[Ask], given_settings: EngineSettings
@@ -84,6 +86,7 @@ def test_the_fast_one_is_equal_to_the_tick(
     )
 
 
+@unhurried
 @given(asks, settings, st.lists(st.integers(1, 10**15), max_size=20))
 def test_nothing_starts_or_ends_while_it_is_quiet(
     workload: list[Ask], given_settings: EngineSettings, gaps: list[int]
@@ -145,6 +148,7 @@ def test_what_could_never_be_served_is_refused(
     engine.add(Job(8, 40, 1), 0)
 
 
+@unhurried
 @given(st.integers(1, 64), st.integers(0, 10_000), st.integers(0, 10**16), st.integers(1, 500))
 def test_a_stretch_ends_with_the_first_step_that_reaches_its_time(
     decodes: int, context: int, time: int, most: int

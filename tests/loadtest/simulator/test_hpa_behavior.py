@@ -19,6 +19,7 @@ from loadtest.simulator.hpa_behavior import (
     down_limit,
     up_limit,
 )
+from tests.loadtest.simulator.factory import unhurried
 
 DEFAULTS = Behavior()
 BY_TWO = Behavior(up=Rules(0.0, (Policy("Pods", 2, 180.0),)))
@@ -126,6 +127,7 @@ def test_an_event_that_is_exactly_a_period_old_has_passed() -> None:
     assert up_limit(rules, History(ups=((40.1, 4),)), 100.0, 8) == 8
 
 
+@unhurried
 @given(
     st.sampled_from([DEFAULTS, None, BY_TWO, Behavior(DOWN, UP)]),
     st.lists(st.one_of(st.none(), st.integers(0, 40)), max_size=40),

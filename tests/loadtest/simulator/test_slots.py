@@ -14,6 +14,7 @@ from loadtest.simulator.slots import (
     StaticBatchingScheduler,
     drain,
 )
+from tests.loadtest.simulator.factory import unhurried
 
 BOTH = [ContinuousBatchingScheduler, StaticBatchingScheduler]
 LENGTHS = {"A": 2, "B": 2, "C": 2, "D": 6, "E": 3, "F": 1}
@@ -85,6 +86,7 @@ def test_what_makes_no_sense_is_refused(kind: type[BatchingScheduler]) -> None:
         kind(1, Script({})).submit(Request("A", 0))
 
 
+@unhurried
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=20), st.integers(1, 5))
 def test_nothing_is_lost_and_continuous_never_takes_longer(lengths: list[int], slots: int) -> None:
     steps = []
