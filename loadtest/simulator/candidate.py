@@ -17,7 +17,8 @@ class Candidate:
     Attributes:
         pending: target for a replica.
         running: target as a share of the slots.
-        up: pods that may come within the time of a start.
+        up: pods that may come within the time of a start, or
+        up_percent: so many per cent of those that are there, if that is more; 0: no such policy.
         down_window_s: for which the most that was asked for counts.
         down_every_s: one pod may go.
 
@@ -29,17 +30,30 @@ class Candidate:
     pending: int = 4
     running: float = 0.75
     up: int = 2
+    up_percent: int = 50
     down_window_s: float = 600.0
-    down_every_s: float = 120.0
+    down_every_s: float = 150.0
+
+    @classmethod
+    def shipped(cls, slots: int, tokens: int) -> "Candidate":
+        """As `deploy/` has it: pending at an eighth of the slots."""
+        return cls(slots, tokens, pending=max(1, slots // 8))
 
     def autoscaler(self, most: int, start_s: float) -> Autoscaler:
         """Its manifest, as the simulator has it."""
         behavior = Behavior(
-            Rules(0.0, (Policy("Pods", self.up, period_of(start_s)),)),
+            Rules(0.0, self.up_policies(start_s)),
             Rules(self.down_window_s, (Policy("Pods", 1, self.down_every_s),)),
         )
         metrics = (Metric("pending", self.pending), Metric("running", self.running_target))
         return Autoscaler(metrics, Bounds(self.least, max(most, self.least), behavior))
+
+    def up_policies(self, start_s: float) -> tuple[Policy, ...]:
+        """One or two."""
+        period_s = period_of(start_s)
+        pods = Policy("Pods", self.up, period_s)
+        percent = Policy("Percent", self.up_percent, period_s)
+        return (pods, percent) if self.up_percent else (pods,)
 
     @property
     def running_target(self) -> int:
@@ -48,7 +62,8 @@ class Candidate:
     def __str__(self) -> str:
         return (
             f"{self.max_num_seqs} slots, {self.max_num_batched_tokens} tokens; at least "
-            f"{self.least}, pending {self.pending}, running {self.running_target}; up {self.up}, "
+            f"{self.least}, pending {self.pending}, running {self.running_target}; up {self.up} "
+            f"or {self.up_percent} %, "
             f"down {self.down_window_s:g} s and 1 per {self.down_every_s:g} s"
         )
 
@@ -103,8 +118,10 @@ def manifest(candidate: Candidate, name: str, most: int, start_s: float) -> dict
             "maxReplicas": max(most, candidate.least),
             "metrics": [_pods_metric(series, target) for series, target in targets],
             "behavior": {
-                "scaleUp": _rules(0, candidate.up, period_of(start_s)),
-                "scaleDown": _rules(candidate.down_window_s, 1, candidate.down_every_s),
+                "scaleUp": _rules(0, candidate.up_policies(start_s)),
+                "scaleDown": _rules(
+                    candidate.down_window_s, (Policy("Pods", 1, candidate.down_every_s),)
+                ),
             },
         },
     }
@@ -115,9 +132,12 @@ def _pods_metric(series: str, target: int) -> dict[str, Any]:
     return {"type": "Pods", "pods": {"metric": {"name": series}, "target": value}}
 
 
-def _rules(window_s: float, pods: int, period_s: float) -> dict[str, Any]:
-    policy = {"type": "Pods", "value": pods, "periodSeconds": int(period_s)}
-    return {"stabilizationWindowSeconds": int(window_s), "policies": [policy]}
+def _rules(window_s: float, policies: tuple[Policy, ...]) -> dict[str, Any]:
+    found = [
+        {"type": one.kind, "value": one.value, "periodSeconds": int(one.period_s)}
+        for one in policies
+    ]
+    return {"stabilizationWindowSeconds": int(window_s), "policies": found}
 
 
 def neighbours(
@@ -129,8 +149,9 @@ def neighbours(
         "pending": (1, 2, 4, 8, 16, 32),
         "running": (0.25, 0.5, 0.75, 0.9),
         "up": (1, 2, 4, 8),
+        "up_percent": (0, 50, 100),
         "down_window_s": (60.0, 120.0, 300.0, 600.0),
-        "down_every_s": (15.0, 60.0, 120.0),
+        "down_every_s": (15.0, 60.0, 150.0),
         "max_num_seqs": slots,
         "max_num_batched_tokens": tokens,
     }

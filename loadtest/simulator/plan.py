@@ -99,7 +99,7 @@ class Search:
     @property
     def first(self) -> Candidate:
         """With the shipped autoscaler."""
-        return Candidate(self.slots[0], self.tokens[0])
+        return Candidate.shipped(self.slots[0], self.tokens[0])
 
     def play(self, candidate: Candidate) -> Result:
         """What a candidate comes to."""

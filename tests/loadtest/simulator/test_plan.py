@@ -44,15 +44,20 @@ def test_the_manifest_says_what_was_played() -> None:
     assert [m["pods"]["target"]["averageValue"] for m in spec["metrics"]] == ["4", "48"]
     scaler = replace(ONE, least=2).autoscaler(5, 240.0)
     assert scaler.bounds.behavior is not None
-    for name, rules in (
-        ("scaleUp", scaler.bounds.behavior.up),
-        ("scaleDown", scaler.bounds.behavior.down),
-    ):
-        policy, given = rules.policies[0], spec["behavior"][name]
+    behavior = scaler.bounds.behavior
+    for name, rules in (("scaleUp", behavior.up), ("scaleDown", behavior.down)):
+        given = spec["behavior"][name]
         assert given["stabilizationWindowSeconds"] == rules.window_s
         assert given["policies"] == [
             {"type": policy.kind, "value": policy.value, "periodSeconds": policy.period_s}
+            for policy in rules.policies
         ]
+    assert len(behavior.up.policies) == 2
+    assert len(replace(ONE, up_percent=0).up_policies(240.0)) == 1
+
+
+def test_what_is_shipped() -> None:
+    assert Candidate.shipped(32, 2048) == replace(ONE, max_num_seqs=32, pending=4)
 
 
 def test_it_finds_what_is_cheaper(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
