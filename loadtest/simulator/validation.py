@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from loadtest.simulator.replay import Figures
@@ -99,8 +99,9 @@ def _rows(run: Run) -> Iterator[Sequence[str]]:
 def _notes(runs: Sequence[Run]) -> Iterator[str]:
     for name in NAMES:
         held = sum(within(name, run) for run in runs)
+        paced = sum(within(name, replace(run, predicted=run.at_pace)) for run in runs)
         bound = f"within {BOUNDS[name]:.0%}" if name in BOUNDS else "of the same order"
-        yield f"{_LABELS[name][0]}: {held} of {len(runs)} {bound}"
+        yield f"{_LABELS[name][0]}: {held} of {len(runs)} {bound}; {paced} at its pace"
     outside = sorted({name for run in runs for name in run.outside})
     if outside:
         yield f"beyond what was calibrated: {', '.join(outside)}"
