@@ -23,7 +23,7 @@ from app.api.context import RequestContext
 from app.api.cors import JsonCORSMiddleware
 from app.api.generation import generation_router
 from app.api.models import models_router
-from app.api.ops import Ops, admin_router, ops_router
+from app.api.ops import Ops, StepHistory, admin_router, ops_router
 from app.auth.keyring import RELOAD_S, Keyring
 from app.auth.limits import LIMIT_HEADERS, Limiter
 from app.embedded import SERVED_NAME
@@ -112,6 +112,24 @@ class Service:
         self.gate.serve(engine.capacity, engine.get_decoding_stats)
         engine.on_step(self.gate.step)
         self.lifecycle.become(Phase.READY)
+
+    def steps(self) -> StepHistory:
+        """The engine's last steps, and whose they are."""
+        head: dict[str, Any] = {
+            "model": served_name(self.settings),
+            "vllm_version": vllm_version(),
+        }
+        if self.engine is None:
+            return StepHistory(head, ())
+        capacity = self.engine.capacity
+        head["engine"] = {
+            "engines": capacity.engines,
+            "max_num_seqs": capacity.slots // capacity.engines,
+            "max_num_batched_tokens": capacity.step_tokens // capacity.engines,
+            "kv_blocks": capacity.kv_tokens // capacity.kv_block // capacity.engines,
+            "block_size": capacity.kv_block,
+        }
+        return StepHistory(head, self.engine.step_records)
 
     def take_requests(self) -> Engine:
         """The engine.
@@ -335,6 +353,7 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
         service.observe,
         service.poller.poll,
         service.snapshot,
+        service.steps if settings.metrics.step_records else None,
     )
     if settings.server.ops_port is None:
         api.include_router(ops_router(ops))

@@ -1,5 +1,6 @@
 """What the engine can hold and what it holds, in the units of admission."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -82,3 +83,36 @@ class Step:
     at: float
     running: int
     generated: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """What one step computed and how long it took, as the engine's statistics tell it.
+
+    Attributes:
+        at: monotonic seconds at which it was told.
+        engine: its index.
+        prefill: tokens of prompts that were computed.
+        decodes: sequences that made a further token.
+        context: tokens that those had in the KV cache; None: not all of them are known any more.
+        prompts: of each prompt that became complete: its tokens, and how many of them were cached.
+        gap: since the step before, by the engine's clock, where a sequence decoded in both.
+        running: sequences in the batch after it.
+        waiting: in the engine's queue after it.
+        preempted: sequences that lost their place before it.
+        recomputed: tokens beyond one for each sequence that decoded: answers that were preempted
+            and are computed again, or tokens that were guessed.
+
+    """
+
+    at: float
+    engine: int
+    prefill: int
+    decodes: int
+    context: int | None
+    prompts: Sequence[tuple[int, int]]
+    gap: float | None
+    running: int
+    waiting: int
+    preempted: int
+    recomputed: int

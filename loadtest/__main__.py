@@ -113,6 +113,13 @@ COMMANDS: Mapping[str, Command] = {
     "frontend": _command("measure what front ends cost per token, request and probe", "frontend"),
     "report": Command("make a page and pictures of results", _add_report, report),
     "batching": _command("measure static against continuous batching", "batching"),
+    "calibrate": _command("measure how long an engine's steps take", "simulator.calibrate"),
+    "validate": _command("hold the simulator against the engine", "simulator.validate"),
+    "ratios": _command("hold the simulator against `batching`", "simulator.ratios"),
+    "slots": _command("draw static and continuous batching over time", "simulator.slots_picture"),
+    "scaling": _command("play a step in the load against autoscalers", "simulator.scaling"),
+    "simulate": _command("play a load on replicas with an autoscaler", "simulator.simulate"),
+    "plan": _command("search the cheapest settings that keep requests good", "simulator.plan"),
     "agreement": _command("measure with other clients too, and compare", "agreement"),
     "tiny-model": Command("write a tiny model for a real engine", _add_tiny_model, tiny_model),
 }

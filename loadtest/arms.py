@@ -120,6 +120,25 @@ class Engine(Protocol):
         """One forward pass: (index, new tokens, whether it was the last) of each that ran."""
 
 
+class Clock(Protocol):
+    """Where a round has its time from."""
+
+    def now(self) -> float:
+        """Seconds."""
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+class Wall:
+    """The time on the wall."""
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
 Admission: TypeAlias = Callable[[int, int, int], int]
 """(ready requests, those in the engine, B) to how many of the ready ones are handed over."""
 
@@ -164,6 +183,7 @@ def serve(
     batch: int,
     *,
     due: Seconds | None = None,
+    clock: Clock | None = None,
 ) -> Served:
     """Drive the engine until it has served all jobs.
 
@@ -173,9 +193,10 @@ def serve(
         admission: the arm.
         batch: B.
         due: when each comes, seconds since the start; None: from 2 B clients.
+        clock: None: the one on the wall.
 
     """
-    return _Round(engine, jobs, admission, batch, due).serve()
+    return _Round(engine, jobs, admission, batch, due, clock or Wall()).serve()
 
 
 class _Round:
@@ -186,8 +207,10 @@ class _Round:
         admission: Admission,
         batch: int,
         due: Seconds | None,
+        clock: Clock,
     ) -> None:
         self._engine = engine
+        self._clock = clock
         self._jobs = jobs
         self._admission = admission
         self._batch = batch
@@ -200,13 +223,13 @@ class _Round:
         self._start = 0.0
 
     def serve(self) -> Served:
-        self._start = time.perf_counter()
+        self._start = self._clock.now()
         while self._finished < len(self._jobs):
             self._admit()
             if self._added > self._finished:
                 self._step()
             else:
-                time.sleep(max(0.0, self._due[self._added] - self._now()))
+                self._clock.sleep(max(0.0, self._due[self._added] - self._now()))
         self._check()
         return Served(
             seconds=float(self._ended.max()),
@@ -217,7 +240,7 @@ class _Round:
         )
 
     def _now(self) -> float:
-        return time.perf_counter() - self._start
+        return self._clock.now() - self._start
 
     def _admit(self) -> None:
         in_engine = self._added - self._finished

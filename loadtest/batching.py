@@ -41,6 +41,7 @@ import numpy as np
 from loadtest import arms, arrivals, batching_report, files, machine, options
 from loadtest.arms import ARMS, Cell, Job, Pair, Seconds, Served, Workload
 from loadtest.errors import UsageError
+from loadtest.lengths import Lengths
 
 SCHEMA = 1
 
@@ -150,11 +151,11 @@ def main(arguments: argparse.Namespace) -> int:
     """Measure; 1 when a ratio is above its bound, 130 when it was interrupted."""
     settings = Settings.of(arguments)
     _check(settings)
-    workloads = _workloads(settings)
+    found = workloads(settings)
     result = _Result(settings, _vllm(settings.threads))
     interrupted = False
     try:
-        for cell in _cells(settings, workloads):
+        for cell in _cells(settings, found):
             result.add(cell)
             print(batching_report.progress(cell), flush=True)
     except KeyboardInterrupt:
@@ -173,7 +174,8 @@ def _check(settings: Settings) -> None:
         raise UsageError(f"{settings.model}: no model is there: it has no config.json")
 
 
-def _workloads(settings: Settings) -> list[Workload]:
+def workloads(settings: Settings) -> list[Workload]:
+    """What is served."""
     means = (settings.prompt_tokens, settings.output_tokens)
     synthetic = [arms.synthetic(kind, *means, settings.seed) for kind in ("fixed", "exponential")]
     return synthetic + [
@@ -301,7 +303,7 @@ class _Bench:
         self._engine = engine
         self._workload = workload
         self._batch = batch
-        self._count = -(-settings.requests // batch) * batch
+        self._count = requests(settings, batch)
 
     def cell(self) -> Cell:
         rounds = self._settings.rounds
@@ -313,19 +315,36 @@ class _Bench:
 
     def _pair(self, number: int, rate: float | None = None) -> Pair:
         """One round of each arm with the same requests, the first in turns."""
-        name = zlib.crc32(self._workload.name.encode())
-        dice = np.random.default_rng([self._settings.seed, name, self._batch, number])
-        prompts, outputs = self._workload.draw(self._count, dice)
+        dice = dice_of(self._settings, self._workload, self._batch, number)
+        prompts, outputs, due = drawn(self._workload, self._count, rate, dice)
         jobs = [
             Job(dice.integers(0, self._engine.vocabulary, prompt).tolist(), output)
             for prompt, output in zip(prompts.tolist(), outputs.tolist(), strict=True)
         ]
-        due = None if rate is None else _arrivals(rate, self._count, dice)
         served: dict[str, Served] = {}
         for arm in list(ARMS) if number % 2 == 0 else reversed(ARMS):
             gc.collect()
             served[arm] = arms.serve(self._engine, jobs, ARMS[arm], self._batch, due=due)
         return Pair(**served, bound=arms.bound_of_run(outputs, self._batch))
+
+
+def requests(settings: Settings, batch: int) -> int:
+    """In a round: whole batches."""
+    return -(-settings.requests // batch) * batch
+
+
+def dice_of(settings: Settings, workload: Workload, batch: int, number: int) -> np.random.Generator:
+    """What a round is drawn from."""
+    name = zlib.crc32(workload.name.encode())
+    return np.random.default_rng([settings.seed, name, batch, number])
+
+
+def drawn(
+    workload: Workload, count: int, rate: float | None, dice: np.random.Generator
+) -> tuple[Lengths, Lengths, Seconds | None]:
+    """Prompts, outputs and, in open loop, arrivals of a round."""
+    prompts, outputs = workload.draw(count, dice)
+    return prompts, outputs, None if rate is None else _arrivals(rate, count, dice)
 
 
 def _arrivals(rate: float, count: int, dice: np.random.Generator) -> Seconds:

@@ -57,7 +57,12 @@ CONTRACT_DEFAULTS: Mapping[str, Any] = {
         "max_sequences_per_request": 128,
     },
     "auth": {"keys_file": None},
-    "metrics": {"poll_interval_s": 2.0, "saturation_threshold": 100, "require_key": False},
+    "metrics": {
+        "poll_interval_s": 2.0,
+        "saturation_threshold": 100,
+        "require_key": False,
+        "step_records": 0,
+    },
     "lifecycle": {
         "drain_settle_s": 5.0,
         "drain_timeout_s": 120.0,
@@ -350,6 +355,7 @@ WRONG = [
     Bad("admission.ttft_slo_s", "0", "must be greater than 0, not 0"),
     Bad("metrics.poll_interval_s", "0", "must be greater than 0, not 0"),
     Bad("metrics.saturation_threshold", "-1", "must be greater than or equal to 0, not -1"),
+    Bad("metrics.step_records", "-1", "must be greater than or equal to 0, not -1"),
     Bad("lifecycle.drain_settle_s", "-1", "must be greater than or equal to 0, not -1"),
     Bad("lifecycle.stall_timeout_s", "0", "must be greater than 0, not 0"),
     Bad("logging.format", "xml", "must be one of json, console, not 'xml'"),
@@ -361,6 +367,7 @@ IMPOSSIBLE = [
     Bad("server.ops_port", "8000", "must differ from server.port"),
     Bad("auth.keys_file", "k.yaml", "needs server.ops_port, or metrics.require_key: true; "
         "otherwise Prometheus, which has no key, would be locked out of /metrics"),
+    Bad("metrics.step_records", "9", "needs server.ops_port, where GET /admin/steps is"),
     Bad("lifecycle.stall_timeout_s", "121", "does not fit: lifecycle.stall_timeout_s "
         "(not ready) may not be above lifecycle.dead_after_s (not live)"),
     Bad("lifecycle.dead_after_s", "29", "does not fit: lifecycle.stall_timeout_s "

@@ -1,16 +1,37 @@
 """Probes and metrics: what Kubernetes and Prometheus ask. And the operator's own routes."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from app.api.context import exchange_of
 from app.errors import TidegateError
 from app.lifecycle import Lifecycle, Phase
 from app.telemetry.metrics import Metrics, Snapshot
+from app.workload import StepRecord
+
+STEPS_AT_ONCE = 500
+"""About a millisecond of work."""
+
+
+@dataclass(frozen=True)
+class StepHistory:
+    """What `/admin/steps` tells: whose steps, and the steps."""
+
+    head: Mapping[str, Any]
+    records: Sequence[StepRecord]
+
+    def lines(self) -> Iterator[bytes]:
+        """JSON, the head first."""
+        yield msgspec.json.encode({"kind": "steps", "schema": 1, **self.head}) + b"\n"
+        for record in self.records:
+            yield msgspec.json.encode(record) + b"\n"
 
 
 @dataclass(frozen=True)
@@ -21,6 +42,7 @@ class Ops:
         observe: brings the life cycle up to date.
         refresh: brings the gauges up to date.
         snapshot: the state now.
+        steps: the engines' settings and their last steps; None: steps are not kept.
 
     """
 
@@ -29,6 +51,7 @@ class Ops:
     observe: Callable[[], None]
     refresh: Callable[[], None]
     snapshot: Callable[[], Snapshot]
+    steps: Callable[[], StepHistory] | None = None
 
 
 def ops_router(ops: Ops) -> APIRouter:
@@ -65,7 +88,7 @@ def ops_router(ops: Ops) -> APIRouter:
 
 
 def admin_router(ops: Ops) -> APIRouter:
-    """`/admin/state` and `/admin/drain`: for a port that clients cannot reach."""
+    """`/admin/state`, `/admin/drain` and `/admin/steps`: for a port that clients cannot reach."""
     router = APIRouter(tags=["operations"], prefix="/admin")
 
     @router.get("/state")
@@ -82,7 +105,22 @@ def admin_router(ops: Ops) -> APIRouter:
             return _unavailable(nothing_to_drain)
         return JSONResponse(state_of(ops), 202)
 
+    if ops.steps is not None:
+        tell = ops.steps
+
+        @router.get("/steps")
+        async def steps(request: Request) -> Response:
+            exchange_of(request.scope).route = "admin"
+            return StreamingResponse(_batches(tell().lines()), media_type="application/jsonl")
+
     return router
+
+
+async def _batches(lines: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """So many at a time that the event loop is never held for long."""
+    while batch := b"".join(islice(lines, STEPS_AT_ONCE)):
+        yield batch
+        await asyncio.sleep(0)
 
 
 def state_of(ops: Ops) -> dict[str, Any]:

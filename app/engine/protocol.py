@@ -1,14 +1,14 @@
 """What the other rooms see of the engine: a few values and one protocol."""
 
 import enum
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from starlette.requests import Request
 
 from app.errors import TidegateError
-from app.workload import Capacity, DecodingStats, InHand, Step
+from app.workload import Capacity, DecodingStats, InHand, Step, StepRecord
 
 
 class Operation(enum.StrEnum):
@@ -113,6 +113,10 @@ class Engine(Protocol):
 
     def get_decoding_stats(self) -> DecodingStats:
         """What all engines are doing: their latest reports, bounded by what they have in hand."""
+
+    @property
+    def step_records(self) -> Sequence[StepRecord]:
+        """The engines' last steps, as many as `metrics.step_records` says."""
 
     @property
     def capacity(self) -> Capacity:

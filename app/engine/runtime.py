@@ -5,7 +5,7 @@ import contextlib
 import logging
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -35,6 +35,7 @@ from app.engine.processes import end, engine_processes
 from app.engine.protocol import Call, Channel, Document, Operation, Stream
 from app.engine.push import current_channel, is_plain
 from app.engine.stats import StatsRecorder, combine
+from app.engine.steps import StepLog, without_lines
 from app.engine.translate import from_response, from_validation, translate
 from app.errors import (
     ContextLengthExceeded,
@@ -46,7 +47,7 @@ from app.errors import (
 from app.lifecycle import Stage
 from app.permit import Ledger, current_permit
 from app.settings import Settings
-from app.workload import Capacity, DecodingStats, InHand, Step
+from app.workload import Capacity, DecodingStats, InHand, Step, StepRecord
 
 logger = logging.getLogger(__name__)
 
@@ -78,12 +79,13 @@ def build(settings: Settings, ledger: Ledger, report: Callable[[Stage], None]) -
     args = parse_arguments(settings, model, name)
     if args.enforce_eager and current_platform.is_cpu():
         environment.compile_nothing()
+    log = _step_log(settings.metrics.step_records, args)
     report(Stage.STARTING_ENGINE)
     engine_args = AsyncEngineArgs.from_cli_args(args)
     propagate_flash_late_interaction(args, engine_args)
     config = engine_args.create_engine_config(UsageContext.OPENAI_API_SERVER)
     report(Stage.LOADING)
-    recorder = StatsRecorder()
+    recorder = StatsRecorder(log=log)
     others = engine_processes()
     llm = GatedLLM.from_vllm_config(
         config,
@@ -91,8 +93,20 @@ def build(settings: Settings, ledger: Ledger, report: Callable[[Stage], None]) -
         stat_loggers=[recorder.stat_logger],
         enable_log_requests=args.enable_log_requests,
     )
+    if log is not None:
+        log.states = llm.output_processor.request_states
     processes = [process for process in engine_processes() if process not in others]
     return VllmEngine(llm, args, recorder, ledger, processes, settings)
+
+
+def _step_log(most: int, args: argparse.Namespace) -> StepLog | None:
+    """Where steps are kept, if they are; the engine is asked for what each computes."""
+    if not most:
+        return None
+    if not args.enable_logging_iteration_details:
+        without_lines()
+    args.enable_logging_iteration_details = True
+    return StepLog(most)
 
 
 class VllmEngine:
@@ -162,6 +176,11 @@ class VllmEngine:
 
     def get_decoding_stats(self) -> DecodingStats:
         return combine(self.recorder.steps, self._inside())
+
+    @property
+    def step_records(self) -> Sequence[StepRecord]:
+        log = self.recorder.log
+        return () if log is None else tuple(log.records)
 
     def on_step(self, listener: Callable[[Step], None]) -> None:
         self.recorder.listeners.append(listener)

@@ -9,6 +9,7 @@ from typing import Any
 from vllm.config import VllmConfig
 from vllm.v1.metrics.loggers import StatLoggerBase
 
+from app.engine.steps import StepLog
 from app.workload import DecodingStats, Step
 
 logger = logging.getLogger(__name__)
@@ -35,10 +36,17 @@ class StatsRecorder:
     """Keeps each engine's last report. Its stat loggers never raise.
 
     An exception in `record` would end vllm's output loop and with it every request.
+
+    Attributes:
+        log: where each step is kept; None: nowhere.
+
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, log: StepLog | None = None
+    ) -> None:
         self.clock = clock
+        self.log = log
         self.steps: dict[int, StepStats] = {}
         self.last_step_of: dict[int, float] = {}
         self.listeners: list[Callable[[Step], None]] = []
@@ -68,6 +76,8 @@ class StatsRecorder:
                 preempted=waiting > 0 and (was or now),
             )
             self._report(engine_index, stats.num_running_reqs, iteration)
+            if self.log is not None:
+                self.log.add(engine_index, self.last_step_of[engine_index], stats, iteration)
 
     def _report(self, engine_index: int, running: int, iteration: Any) -> None:
         generated = iteration.num_generation_tokens if iteration is not None else 0

@@ -160,6 +160,12 @@ class MetricsSettings(Group):
         default=100, ge=0, description="pending sequences above which one warning is logged"
     )
     require_key: bool = Field(default=False, description="/metrics needs a key too")
+    step_records: int = Field(
+        default=0,
+        ge=0,
+        le=1_000_000,
+        description="engine steps that are kept for GET /admin/steps; 0: none",
+    )
 
 
 class LifecycleSettings(Group):

@@ -124,6 +124,11 @@ RULES: Final[tuple[Rule, ...]] = (
         "no key, would be locked out of /metrics",
     ),
     Rule(
+        ("metrics.step_records",),
+        lambda s: s.metrics.step_records > 0 and s.server.ops_port is None,
+        "needs server.ops_port, where GET /admin/steps is",
+    ),
+    Rule(
         ("lifecycle.stall_timeout_s", "lifecycle.dead_after_s"),
         lambda s: s.lifecycle.stall_timeout_s > s.lifecycle.dead_after_s,
         "does not fit: lifecycle.stall_timeout_s (not ready) may not be above "

@@ -1,5 +1,6 @@
 """Probes, metrics and the second port; what the middleware does for every path."""
 
+import json
 import logging
 import time
 from collections.abc import Iterator
@@ -8,8 +9,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.workload import InHand
-from tests.rig.scripted import Scripted, scripted
+from app.embedded import SERVED_NAME
+from app.workload import InHand, StepRecord
+from tests.rig.scripted import Scripted, ScriptedEngine, scripted
 
 PROBES = ["/livez", "/readyz", "/health", "/metrics"]
 CHAT = {"messages": [{"role": "user", "content": "a secret"}]}
@@ -63,7 +65,7 @@ def test_a_probe_may_ask_for_the_head_alone(one_port: Scripted, path: str) -> No
     assert (answer.status_code, answer.content) == (200, b"")
 
 
-@pytest.mark.parametrize("path", ["/admin/state", "/admin/drain"])
+@pytest.mark.parametrize("path", ["/admin/state", "/admin/drain", "/admin/steps"])
 def test_admin_routes_are_only_on_a_port_of_their_own(
     one_port: Scripted, two_ports: Scripted, path: str
 ) -> None:
@@ -82,6 +84,21 @@ def test_the_state_is_told_to_a_person(two_ports: Scripted) -> None:
         "engine_stalled_s": 0.0,
         "drain_left_s": 0.0,
     }
+
+
+def test_steps_are_told_only_where_they_are_kept(two_ports: Scripted) -> None:
+    assert httpx.get(f"{two_ports.ops_url}/admin/steps").status_code == 404
+    engine = ScriptedEngine()
+    engine.step_records = [
+        StepRecord(float(at), 0, 16, 2, 50, [(16, 0)], 0.01, 3, 1, 0, 0) for at in range(1200)
+    ]
+    with scripted("--server.ops_port=0", "--metrics.step_records=9", engine=engine) as running:
+        answer = httpx.get(f"{running.ops_url}/admin/steps")
+        head, *steps = [json.loads(line) for line in answer.text.splitlines()]
+    assert (head["kind"], head["schema"], head["model"]) == ("steps", 1, SERVED_NAME)
+    assert head["engine"]["max_num_seqs"] == 4
+    assert [step["at"] for step in steps] == list(range(1200))
+    assert steps[0]["prompts"] == [[16, 0]]
 
 
 def test_a_drain_that_is_asked_for_settles_first() -> None:

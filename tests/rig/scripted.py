@@ -15,7 +15,7 @@ from app.main import create_app
 from app.permit import current_permit
 from app.server import Unsignalled, configuration, listen
 from app.settings import load
-from app.workload import Capacity, DecodingStats, InHand, Step
+from app.workload import Capacity, DecodingStats, InHand, Step, StepRecord
 from tests.rig.server import LOOPBACK, free_port
 
 OUTPUT = "<output>"
@@ -33,6 +33,7 @@ class ScriptedEngine:
         self.step_age_s: float | None = None
         self.stopped = False
         self.hand = InHand(0)
+        self.step_records: Sequence[StepRecord] = ()
         self.answers = asyncio.Event()
 
     async def warm_up(self) -> None:

@@ -1,0 +1,1 @@
+"""The simulator and capacity planner: engine, front door, replicas and autoscaler as models."""

@@ -1,0 +1,163 @@
+"""One setting of everything that a planner may choose, and what it comes to."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from loadtest.simulator.autoscaler import Autoscaler, Metric
+from loadtest.simulator.cluster import ClusterSettings, Story, simulate
+from loadtest.simulator.hpa_behavior import Behavior, Bounds, Policy, Rules
+from loadtest.simulator.outcome import Slo
+from loadtest.simulator.scenario import Load, Replica
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What is chosen.
+
+    Attributes:
+        pending: target for a replica.
+        running: target as a share of the slots.
+        up: pods that may come within the time of a start, or
+        up_percent: so many per cent of those that are there, if that is more; 0: no such policy.
+        down_window_s: for which the most that was asked for counts.
+        down_every_s: one pod may go.
+
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    least: int = 1
+    pending: int = 4
+    running: float = 0.75
+    up: int = 2
+    up_percent: int = 50
+    down_window_s: float = 600.0
+    down_every_s: float = 150.0
+
+    @classmethod
+    def shipped(cls, slots: int, tokens: int) -> "Candidate":
+        """As `deploy/` has it: pending at an eighth of the slots."""
+        return cls(slots, tokens, pending=max(1, slots // 8))
+
+    def autoscaler(self, most: int, start_s: float) -> Autoscaler:
+        """Its manifest, as the simulator has it."""
+        behavior = Behavior(
+            Rules(0.0, self.up_policies(start_s)),
+            Rules(self.down_window_s, (Policy("Pods", 1, self.down_every_s),)),
+        )
+        metrics = (Metric("pending", self.pending), Metric("running", self.running_target))
+        return Autoscaler(metrics, Bounds(self.least, max(most, self.least), behavior))
+
+    def up_policies(self, start_s: float) -> tuple[Policy, ...]:
+        """One or two."""
+        period_s = period_of(start_s)
+        pods = Policy("Pods", self.up, period_s)
+        percent = Policy("Percent", self.up_percent, period_s)
+        return (pods, percent) if self.up_percent else (pods,)
+
+    @property
+    def running_target(self) -> int:
+        return max(1, round(self.running * self.max_num_seqs))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.max_num_seqs} slots, {self.max_num_batched_tokens} tokens; at least "
+            f"{self.least}, pending {self.pending}, running {self.running_target}; up {self.up} "
+            f"or {self.up_percent} %, "
+            f"down {self.down_window_s:g} s and 1 per {self.down_every_s:g} s"
+        )
+
+
+def period_of(start_s: float) -> float:
+    """Of the policy for scaling up, within what the API allows."""
+    return float(min(1800, max(15, round(start_s))))
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a candidate comes to."""
+
+    candidate: Candidate
+    good: float
+    gpu_hours: float
+    peak: int
+    turns: int
+
+    def rank(self, wanted: float) -> tuple[bool, float]:
+        """Less is better: first those that are good enough, by their cost."""
+        return (False, self.gpu_hours) if self.good >= wanted else (True, -self.good)
+
+
+def play(candidate: Candidate, load: Load, one: Replica, most: int, limits: Slo) -> Result:
+    """Simulate it."""
+    engine = one.engine(candidate.max_num_seqs, candidate.max_num_batched_tokens)
+    scaler = candidate.autoscaler(most, one.start.total_s)
+    given = ClusterSettings(engine, one.coefficients, one.door, candidate.least, scaler, one.start)
+    return result(candidate, simulate(given, load.jobs(), load.end_s), limits)
+
+
+def result(candidate: Candidate, story: Story, limits: Slo) -> Result:
+    """Of a story."""
+    good = float(story.outcome.good(limits).mean())
+    return Result(candidate, good, story.gpu_hours, story.peak, story.changes)
+
+
+def manifest(candidate: Candidate, name: str, most: int, start_s: float) -> dict[str, Any]:
+    """The autoscaler, as Kubernetes takes it."""
+    targets = (
+        ("vllm_pending_requests", candidate.pending),
+        ("vllm_running_requests", candidate.running_target),
+    )
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": name},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
+            "minReplicas": candidate.least,
+            "maxReplicas": max(most, candidate.least),
+            "metrics": [_pods_metric(series, target) for series, target in targets],
+            "behavior": {
+                "scaleUp": _rules(0, candidate.up_policies(start_s)),
+                "scaleDown": _rules(
+                    candidate.down_window_s, (Policy("Pods", 1, candidate.down_every_s),)
+                ),
+            },
+        },
+    }
+
+
+def _pods_metric(series: str, target: int) -> dict[str, Any]:
+    value = {"type": "AverageValue", "averageValue": str(target)}
+    return {"type": "Pods", "pods": {"metric": {"name": series}, "target": value}}
+
+
+def _rules(window_s: float, policies: tuple[Policy, ...]) -> dict[str, Any]:
+    found = [
+        {"type": one.kind, "value": one.value, "periodSeconds": int(one.period_s)}
+        for one in policies
+    ]
+    return {"stabilizationWindowSeconds": int(window_s), "policies": found}
+
+
+def neighbours(
+    one: Candidate, most: int, slots: tuple[int, ...], tokens: tuple[int, ...]
+) -> list[Candidate]:
+    """All that differ in one choice."""
+    choices: dict[str, tuple[Any, ...]] = {
+        "least": tuple(range(1, most + 1)),
+        "pending": (1, 2, 4, 8, 16, 32),
+        "running": (0.25, 0.5, 0.75, 0.9),
+        "up": (1, 2, 4, 8),
+        "up_percent": (0, 50, 100),
+        "down_window_s": (60.0, 120.0, 300.0, 600.0),
+        "down_every_s": (15.0, 60.0, 150.0),
+        "max_num_seqs": slots,
+        "max_num_batched_tokens": tokens,
+    }
+    found = [replace(one, **{name: value}) for name, values in choices.items() for value in values]
+    return [
+        other
+        for other in found
+        if other != one and other.max_num_batched_tokens >= other.max_num_seqs
+    ]

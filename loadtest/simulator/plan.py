@@ -1,0 +1,128 @@
+"""`plan`: the cheapest settings that keep enough requests good, and their manifest."""
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import yaml
+
+from loadtest import options
+from loadtest.errors import UsageError
+from loadtest.simulator import scenario
+from loadtest.simulator.autoscaler import Autoscaler, Metric
+from loadtest.simulator.candidate import Candidate, Result, manifest, neighbours, play, result
+from loadtest.simulator.cluster import ClusterSettings, simulate
+from loadtest.simulator.hpa_behavior import Bounds
+from loadtest.simulator.outcome import Slo
+from loadtest.simulator.text import aligned
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    scenario.add_load(parser)
+    scenario.add_engine(parser)
+    scenario.add_slo(parser)
+    group = parser.add_argument_group("what may be chosen")
+    for name, default in (("--max-num-seqs", 64), ("--max-num-batched-tokens", 2048)):
+        group.add_argument(
+            name,
+            type=options.count,
+            nargs="+",
+            default=[default],
+            metavar="N",
+            help=f"one or more; default: {default}",
+        )
+    group.add_argument("--most", type=options.count, default=8, metavar="N", help="replicas")
+    parser.add_argument(
+        "--share",
+        type=options.positive,
+        metavar="X",
+        help="that has to be good, 0 to 1; default: as good as the shipped autoscaler",
+    )
+    parser.add_argument("--name", default="tidegate", help="of the Deployment")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Search, and print the table and the manifest."""
+    if arguments.share is not None and arguments.share > 1:
+        raise UsageError(f"--share is 0 to 1, not {arguments.share:g}")
+    search = _search(arguments)
+    shipped = search.play(search.first)
+    wanted = shipped.good if arguments.share is None else arguments.share
+    best = search.best(shipped, wanted)
+    rows = [("pending alone, defaults", search.pending_alone()), ("shipped", shipped)]
+    print(table([*rows, ("recommended", best)]))
+    print(f"recommended: {best.candidate}")
+    print(f"{len(search.played)} settings played, {wanted:.1%} good were wanted")
+    if best.good < wanted:
+        print("NONE is good enough: allow more replicas, or other limits")
+    start_s = search.one.start.total_s
+    found = manifest(best.candidate, arguments.name, arguments.most, start_s)
+    print("---\n" + yaml.safe_dump(found, sort_keys=False).rstrip())
+    return int(best.good < wanted)
+
+
+def table(rows: list[tuple[str, Result]]) -> str:
+    """What each comes to."""
+    head = ("autoscaler", "good", "GPU-hours", "peak", "turns")
+    return aligned([head, *((name, *_cells(found)) for name, found in rows)])
+
+
+def _cells(found: Result) -> Iterator[str]:
+    yield from (f"{found.good:.1%}", f"{found.gpu_hours:.2f}", str(found.peak), str(found.turns))
+
+
+def _search(arguments: argparse.Namespace) -> "Search":
+    load, one = scenario.load(arguments), scenario.replica(arguments)
+    slots, tokens = tuple(arguments.max_num_seqs), tuple(arguments.max_num_batched_tokens)
+    scenario.check(load, one.engine(slots[0], max(tokens)))
+    return Search(load, one, arguments.most, scenario.slo(arguments), slots, tokens, {})
+
+
+@dataclass(frozen=True)
+class Search:
+    """Step by step to a better neighbour, from the shipped setting, until there is none.
+
+    Attributes:
+        played: what is known already.
+
+    """
+
+    load: scenario.Load
+    one: scenario.Replica
+    most: int
+    limits: Slo
+    slots: tuple[int, ...]
+    tokens: tuple[int, ...]
+    played: dict[Candidate, Result]
+
+    @property
+    def first(self) -> Candidate:
+        """With the shipped autoscaler."""
+        return Candidate.shipped(self.slots[0], self.tokens[0])
+
+    def play(self, candidate: Candidate) -> Result:
+        """What a candidate comes to."""
+        if candidate not in self.played:
+            self.played[candidate] = play(candidate, self.load, self.one, self.most, self.limits)
+        return self.played[candidate]
+
+    def best(self, start: Result, wanted: float) -> Result:
+        """The best that is found; the first of equals."""
+        found = start
+        while True:
+            around = neighbours(found.candidate, self.most, self.slots, self.tokens)
+            better = min(map(self.play, around), key=lambda result: result.rank(wanted))
+            if better.rank(wanted) >= found.rank(wanted):
+                return found
+            found = better
+
+    def pending_alone(self) -> Result:
+        """One metric, and no behaviour in the manifest."""
+        engine = self.one.engine(self.slots[0], self.tokens[0])
+        scaler = Autoscaler((Metric("pending", 4),), Bounds(1, self.most, None))
+        given = ClusterSettings(
+            engine, self.one.coefficients, self.one.door, 1, scaler, self.one.start
+        )
+        story = simulate(given, self.load.jobs(), self.load.end_s)
+        return result(self.first, story, self.limits)

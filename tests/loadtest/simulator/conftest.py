@@ -1,0 +1,11 @@
+"""Nothing here depends on how busy the machine is: all of it runs beside others."""
+
+from pathlib import Path
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.beside)
