@@ -32,6 +32,8 @@ BESIDE = (
     "test_embeddings_failures",
     "test_fields",
     "test_fuzz",
+    "test_hpa_pod",
+    "test_hpa_rig",
     "test_keys",
     "test_logs",
     "test_parameters",
