@@ -11,10 +11,10 @@ SOURCES := $(wildcard app deploy tests loadtest)
 EMBEDDED := $(if $(TIDEGATE_ENGINE__MODEL),,$(filter %cpu-demo.yaml,$(or $(CONFIG),cpu-demo.yaml)))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check deploy-check bench bench-frontend format lock clean venv venv-test model system system-test kubectl
+.PHONY: help serve test check deploy-check bench bench-frontend e2e-hpa format lock clean venv venv-test model system system-test kubectl
 
 help: ## list the commands
-	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -nE 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 serve: venv system model ## install, prepare the model, serve (CONFIG=config/….yaml for a profile)
 	@exec $(PYTHON) -m app $(if $(CONFIG),--config '$(CONFIG)') $(ARGS)
@@ -47,6 +47,10 @@ bench: venv-test ## the benchmarks that need no GPU: tables here, JSON in loadte
 bench-frontend: venv-test ## CPU per token, request and probe beside vLLM's front ends (20 minutes)
 	@rust=$$(deploy/rust-frontend.sh) && export VLLM_RUST_FRONTEND_PATH="$$rust" && \
 	  exec $(LOADTEST) frontend --serve vllm-wide $${rust:+vllm-rust-wide} tidegate-wide-each tidegate-wide $(ARGS)
+
+e2e-hpa: venv-test system-test kubectl ## the autoscaling chain with the real HPA controller (70 minutes; ARGS=slo for one run)
+	@deploy/debian.sh etcd-server haproxy openssl
+	@exec $(PYTHON) -m tests.e2e.hpa $(ARGS)
 
 format: venv-test ## format the sources and mend what the linter can
 	$(PYTHON) -m ruff format $(SOURCES)
