@@ -11,7 +11,7 @@ SOURCES := $(wildcard app deploy tests loadtest)
 EMBEDDED := $(if $(TIDEGATE_ENGINE__MODEL),,$(filter %cpu-demo.yaml,$(or $(CONFIG),cpu-demo.yaml)))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check deploy-check bench bench-frontend e2e-monitoring format image e2e-image lock clean venv venv-test model system system-test kubectl
+.PHONY: help serve test check deploy-check bench bench-frontend e2e-monitoring format image e2e-image e2e-hpa lock clean venv venv-test model system system-test kubectl
 
 help: ## list the commands
 	@sed -nE 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -56,6 +56,10 @@ image: ## build the CPU image without a registry, as root on Debian (5 minutes a
 
 e2e-image: venv-test ## build the CPU image, run it without rights, stop it during a stream
 	@exec $(PYTHON) -m tests.e2e.image
+
+e2e-hpa: venv-test system-test kubectl ## the autoscaling chain with the real HPA controller (70 minutes; ARGS=slo for one run)
+	@deploy/debian.sh etcd-server haproxy openssl
+	@exec $(PYTHON) -m tests.e2e.hpa $(ARGS)
 
 format: venv-test ## format the sources and mend what the linter can
 	$(PYTHON) -m ruff format $(SOURCES)

@@ -10,6 +10,10 @@ present() {
     libnuma1) python3 -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' ;;
     prometheus) command -v prometheus && command -v promtool ;;
     python3-venv) python3 -c 'import ensurepip' ;;
+    etcd-server) command -v etcd ;;
+    golang-1.19-go) command -v /usr/lib/go-1.19/bin/go ;;
+    golang-github-modern-go-reflect2-dev) ls /usr/share/gocode/src/github.com/modern-go/reflect2 ;;
+    dpkg-dev) command -v dpkg-source ;;
     *) command -v "$1" ;;
   esac >/dev/null 2>&1
 }
@@ -24,9 +28,11 @@ if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
 fi
 echo "tidegate: installing ${missing[*]}" >&2
 export DEBIAN_FRONTEND=noninteractive
-# The tests want its programs, not a daemon that listens on every address.
-if [[ " ${missing[*]} " == *" prometheus "* && -d /run/systemd/system ]]; then
-  systemctl mask --quiet prometheus.service
-fi
+# The tests want the programs, not daemons that listen on every address.
+for package in prometheus etcd-server haproxy; do
+  if [[ " ${missing[*]} " == *" $package "* && -d /run/systemd/system ]]; then
+    systemctl mask --quiet "${package/etcd-server/etcd}.service"
+  fi
+done
 apt-get update -qq
 apt-get install -qq --yes --no-install-recommends "${missing[@]}" >/dev/null

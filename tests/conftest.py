@@ -46,6 +46,8 @@ BESIDE = (
     "test_file",
     "test_fuzz",
     "test_gate",
+    "test_hpa_pod",
+    "test_hpa_rig",
     "test_keys",
     "test_lifecycle",
     "test_limits",

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlsplit
 
 from tests.rig.debian import program
 from tests.rig.server import LOOPBACK, Server, free_port
@@ -23,15 +25,23 @@ backend services
 """
 
 
+class Backend(Protocol):
+    """Where requests go, and where it is asked whether they may."""
+
+    url: str
+    ready_url: str
+
+
 class HAProxy(Server):
     """Takes an instance out, and in again, by its `/readyz`, asked twice a second."""
 
     ready_path = "/balancer"
 
-    def __init__(self, services: Sequence[Server], directory: Path) -> None:
+    def __init__(self, services: Sequence[Backend], directory: Path) -> None:
         port, config = free_port(), directory / "haproxy.cfg"
         lines = [
-            f"  server s{number} {service.url.removeprefix('http://')}\n"
+            f"  server s{number} {service.url.removeprefix('http://')}"
+            f" check port {urlsplit(service.ready_url).port}\n"
             for number, service in enumerate(services)
         ]
         config.write_text(_CONFIG.format(loopback=LOOPBACK, port=port) + "".join(lines))
