@@ -164,7 +164,8 @@ def _scales(scaler: Scaler, item: Served) -> bool:
 
 
 def _reachable(scaler: Scaler, item: Served) -> Findings:
-    slots = item.settings.engine.max_num_seqs
+    engine = item.settings.engine
+    slots = engine.max_num_seqs * int((engine.model_extra or {}).get("data_parallel_size", 1))
     limits = {
         RUNNING: (slots, f"engine.max_num_seqs ({slots}), which running never passes"),
         DEMAND: (slots, f"engine.max_num_seqs ({slots}), what one pod can run"),

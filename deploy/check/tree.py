@@ -77,18 +77,14 @@ def read(root: Path, kubectl: Path, only: Sequence[str] = ()) -> Tree:
     Args:
         root: a deploy/ directory.
         kubectl: the program.
-        only: names of overlays, as `overlays/gpu`; none: all.
+        only: names of overlays or components, as `overlays/gpu`; none: all.
 
     """
     findings: list[Finding] = []
     overlays: list[Overlay] = []
-    directories = [root / "k8s" / name for name in only] or _overlays(root)
+    directories = [root / "k8s" / name for name in only] or _with_lonely(root, _overlays(root))
     with ThreadPoolExecutor(max(2, os.cpu_count() or 1)) as threads:
-        rendered = list(threads.map(lambda path: _render(path, kubectl), directories))
-        if not only:
-            lonely = _lonely_components(root, directories)
-            rendered += threads.map(lambda path: _render_component(path, root, kubectl), lonely)
-            directories = [*directories, *lonely]
+        rendered = list(threads.map(lambda path: _render_any(path, root, kubectl), directories))
     for directory, result in zip(directories, rendered, strict=True):
         name = str(directory.relative_to(root / "k8s"))
         findings += (Finding(name, "", "components", why) for why in _discords(directory))
@@ -141,10 +137,17 @@ def _discords(directory: Path) -> Iterator[str]:
                 yield f"{name} patches the Deployment, which multinode takes away"
 
 
-def _lonely_components(root: Path, overlays: Sequence[Path]) -> list[Path]:
+def _with_lonely(root: Path, overlays: Sequence[Path]) -> list[Path]:
+    """The overlays, and the components that none of them has."""
     used = {path for overlay in overlays for path in components_of(overlay)}
     every = (path.parent for path in root.glob("k8s/components/*/kustomization.yaml"))
-    return sorted(path for path in every if path.resolve() not in used)
+    return [*overlays, *sorted(path for path in every if path.resolve() not in used)]
+
+
+def _render_any(directory: Path, root: Path, kubectl: Path) -> Sequence[Object] | str:
+    if directory.parent.name == "components":
+        return _render_component(directory, root, kubectl)
+    return _render(directory, kubectl)
 
 
 def _render_component(component: Path, root: Path, kubectl: Path) -> Sequence[Object] | str:

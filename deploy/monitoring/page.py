@@ -51,7 +51,7 @@ target itself (a test compares both with the shipped HPA), and `TidegateTimeToFi
 To try a change:
 
     promtool test rules deploy/monitoring/alerts_test.yaml
-    python -m deploy.monitoring
+    .venv/bin/python -m deploy.monitoring
     make test ARGS='tests/deploy'
 
 ## Dashboard

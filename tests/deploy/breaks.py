@@ -21,6 +21,11 @@ class Break:
     overlay: str
     said: tuple[str, ...]
 
+    @property
+    def rendered(self) -> str:
+        """Where that is; a component that no overlay has is looked at by itself."""
+        return self.overlay if "/" in self.overlay else f"overlays/{self.overlay}"
+
 
 BREAKS = {
     # -- keys and values that the API server, or an operator's, would not take
@@ -205,7 +210,8 @@ BREAKS = {
     ),
     "keys that are not mounted": Break(
         "k8s/components/keys/deployment.yaml", "mountPath: /etc/tidegate-keys,",
-        "mountPath: /etc/keys,", "", ("components/keys", "auth.keys_file: no /etc/tidegate-keys/"),
+        "mountPath: /etc/keys,", "components/keys",
+        ("components/keys", "auth.keys_file: no /etc/tidegate-keys/"),
     ),
     "a model that is not mounted": Break(
         SETTINGS, "model: meta-llama/", "model: /models/", "gpu",
@@ -295,7 +301,8 @@ BREAKS = {
     ),
     "keys that never change": Break(
         "k8s/components/keys/deployment.yaml", "mountPath: /etc/tidegate-keys,",
-        "mountPath: /etc/tidegate-keys, subPath: keys.yaml,", "", ("components/keys", "subPath"),
+        "mountPath: /etc/tidegate-keys, subPath: keys.yaml,", "components/keys",
+        ("components/keys", "subPath"),
     ),
     "an account that is not there": Break(
         BASE, "serviceAccountName: tidegate", "serviceAccountName: tidegat", "gpu",
