@@ -39,7 +39,12 @@ def prepared(settings: Settings) -> Iterator[None]:
         config = Path(directory) / "vllm-logging.json"
         os.environ[_LOGGING] = str(config)
         write_vllm_logging_config(settings.logging, config, start_failure())
-        yield
+        try:
+            yield
+        finally:
+            # Or whoever imports vllm next in this process would look for a file that is gone.
+            if os.environ.get(_LOGGING) == str(config):
+                del os.environ[_LOGGING]
 
 
 def start_failure() -> Path:

@@ -1,6 +1,7 @@
 """The service inside the test's process: a real engine, whose faults can be caused from here."""
 
 import asyncio
+import importlib
 import os
 import threading
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,6 +21,7 @@ from tests.rig.service import ServerError, Service, Setting, until
 
 T = TypeVar("T")
 
+_LOGGING = "VLLM_LOGGING_CONFIG_PATH"
 _OPTIONS = 3
 """Where the settings begin in a service's command: after `python -m app`."""
 
@@ -92,8 +94,16 @@ class InProcess(Service):
         self.thread.join(60)
         os.environ.clear()
         os.environ.update(self._environment)
+        _forget_files()
         if self.thread.is_alive() or self.survivors():
             raise ServerError(f"left behind: {self.thread}, {self.survivors()}")
+
+
+def _forget_files() -> None:
+    """Or vLLM would look for a file of this service, or of one before it, that is gone."""
+    if not Path(os.environ.get(_LOGGING, "/")).exists():
+        del os.environ[_LOGGING]
+    importlib.import_module("vllm.envs").disable_envs_cache()
 
 
 def _lives(process: psutil.Process) -> bool:

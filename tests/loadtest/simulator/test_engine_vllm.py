@@ -55,9 +55,11 @@ class Vllm:
 @pytest.fixture(scope="module")
 def vllm(tiny_model: Path) -> Iterator[Vllm]:
     environment = dict(os.environ)
+    # Of a service that was in this process: its file is gone.
+    os.environ.pop("VLLM_LOGGING_CONFIG_PATH", None)
     with loggers_kept():
         import torch  # noqa: PLC0415 - it takes seconds
-        from vllm import EngineArgs, SamplingParams  # noqa: PLC0415
+        from vllm import EngineArgs, SamplingParams, envs  # noqa: PLC0415
         from vllm.utils.hashing import sha256  # noqa: PLC0415
         from vllm.v1.core.kv_cache_utils import (  # noqa: PLC0415
             get_request_block_hasher,
@@ -73,6 +75,7 @@ def vllm(tiny_model: Path) -> Iterator[Vllm]:
         from vllm.v1.request import Request  # noqa: PLC0415
         from vllm.v1.structured_output import StructuredOutputManager  # noqa: PLC0415
 
+        envs.disable_envs_cache()
         spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
         init_none_hash(sha256)
         arguments = EngineArgs(
