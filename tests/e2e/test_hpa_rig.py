@@ -372,9 +372,10 @@ def samples(*cpu: float, starting: bool = False) -> list[Sample]:
 
 def test_a_machine_is_busy_when_it_was_for_a_while_and_not_for_a_start() -> None:
     assert busiest(samples(*[100.0, 0.0] * 5), span=10) == 50.0
-    assert busiest(samples(*[100.0] * 20, starting=True), span=10) == 0.0
-    calm_between = samples(*[100.0] * 9) + samples(0.0, starting=True) + samples(*[100.0] * 9)
-    assert busiest(calm_between, span=10) == 0.0
+    calm_between = samples(*[100.0] * 9) + samples(0.0, starting=True) + samples(*[10.0] * 10)
+    assert busiest(calm_between, span=10) == 10.0
+    starts = samples(*[0.0] * 20, starting=True)
+    assert busiest(starts, span=10) == 100.0  # never calm: nothing says that it was not busy
     assert busiest(samples(*[10.0] * 10, *[90.0] * 10), span=10) == 90.0
 
 
@@ -402,8 +403,9 @@ def test_faults_of_pods(life: Life, says: tuple[str, ...]) -> None:
     assert faults([life]) == says
 
 
-def record(outcome: Outcome) -> Record:
-    return Record(0, "default", 0.0, 8, 8, outcome=outcome)
+def record(outcome: Outcome, status: int | None = None) -> Record:
+    status = 429 if outcome is Outcome.REJECTED and status is None else status
+    return Record(0, "default", 0.0, 8, 8, outcome=outcome, status=status)
 
 
 def test_figures_of_a_run() -> None:
@@ -416,6 +418,22 @@ def test_figures_of_a_run() -> None:
     assert (found.failed, found.rejected, found.late_rejections) == (3, 2, 1)
     assert (found.wanted, found.ready, found.settled, found.last) == (5, 4, 4, 1)
     assert found.changes == 1
+
+
+def test_only_a_429_is_a_refusal() -> None:
+    run = Run(began=0.0, steady=0.0, steady_end=10.0)
+    run.records, run.sent = [record(Outcome.REJECTED), record(Outcome.REJECTED, 503)], [1.0, 2.0]
+    run.samples = [Sample(1.0, 1, 1, 50.0, False)]
+    found = figures(run)
+    assert (found.failed, found.rejected) == (2, 1)
+    assert found.outcomes == {"rejected": 1, "status 503": 1}
+
+
+def test_the_first_step_back_under_constant_load_is_a_change() -> None:
+    run = Run(began=0.0, steady=100.0, steady_end=200.0)
+    wanted = {50.0: 3, 90.0: 5, 110.0: 5, 150.0: 4, 190.0: 5}
+    run.samples = [Sample(at, want, 5, 50.0, False) for at, want in wanted.items()]
+    assert figures(run).changes == 2  # up before; down, and up again
 
 
 def test_a_report_has_what_was_seen(tmp_path: Path) -> None:
