@@ -473,7 +473,6 @@ BAD: dict[str, list[dict[str, Any]]] = {
     "shipped": [
         {"outcomes": {Outcome.OK: 9, Outcome.REJECTED: 1}},
         {"outcomes": {Outcome.OK: 9, Outcome.CUT: 1}},
-        {"changes": 2},
         {"settled": 3},
         {"last": 2},
         {"cpu": 86.0},
@@ -499,6 +498,15 @@ def test_criteria_tell_good_from_bad(scenario: Any) -> None:
     assert all_hold(good_figures(**good))
     for bad in BAD[scenario.name]:
         assert not all_hold(good_figures(**(good | bad))), bad
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_flapping_is_judged_where_a_pod_could_be_given_back(scenario: Any) -> None:
+    kept = scenario.change(manifests.shipped(objects(PENDING, "vllm_running_requests")))
+    window = kept.hpa["spec"]["behavior"]["scaleDown"]["stabilizationWindowSeconds"]
+    begin, end = scenario.span()
+    judges = any("flap" in criterion.says for criterion in scenario.criteria(4))
+    assert not judges or end - begin > 4 * window
 
 
 def test_a_criterion_of_a_scenario_is_beside_the_common_ones() -> None:
