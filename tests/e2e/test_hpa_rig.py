@@ -15,7 +15,6 @@ from tests.e2e.hpa.load import Phase, plan
 from tests.e2e.hpa.manifests import Shipped
 from tests.e2e.hpa.pod import Life
 from tests.e2e.hpa.probe import Probe, Verdict, failed, hook_limit, left_for_term
-from tests.e2e.hpa.rule import Rule
 from tests.e2e.hpa.scenario import SCENARIOS, needed, one_pod
 from tests.e2e.hpa.scrapes import Labels, scrape_config
 from tests.e2e.hpa.verdict import (
@@ -30,6 +29,8 @@ from tests.e2e.hpa.verdict import (
     pace,
 )
 from tests.e2e.hpa.watch import Sample
+from tests.rig.rule import Rule
+from tests.rig.shipped import adapter_rule, hpa_metrics
 
 PENDING = "vllm_pending_requests"
 RULE = Rule(
@@ -61,18 +62,36 @@ def test_the_template_becomes_a_query_for_these_pods() -> None:
 def test_a_series_is_offered_by_its_rules_name(
     matches: str, to: str, series: str, metric: str | None
 ) -> None:
-    parsed = Rule.parse(
-        {
-            "seriesQuery": "x",
-            "resources": {
-                "overrides": {"ns": {"resource": "namespace"}, "pod": {"resource": "pod"}}
-            },
-            "name": {"matches": matches, "as": to},
-            "metricsQuery": "q",
-        }
-    )
+    parsed = Rule.parse(a_rule(name={"matches": matches, "as": to}))
     assert parsed.metric(series) == metric
     assert parsed.labels == {"namespace": "ns", "pod": "pod"}
+
+
+def a_rule(**other: Any) -> dict[str, Any]:
+    overrides = {"ns": {"resource": "namespace"}, "pod": {"resource": "pod"}}
+    given = {
+        "seriesQuery": "x",
+        "resources": {"overrides": overrides},
+        "metricsQuery": RULE.query,
+    }
+    return given | other
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        ({"seriesFilters": [{"is": "^a"}]}, "seriesFilters"),
+        ({"metricsQuery": "max(<<.Series>>) by (<<.GroupBy>>)"}, "has no LabelMatchers"),
+    ],
+)
+def test_a_rule_that_is_not_applied_whole_is_refused(other: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Rule.parse(a_rule(**other))
+
+
+def test_the_shipped_rule_offers_the_metrics_of_the_hpa_by_their_own_names() -> None:
+    metrics = hpa_metrics()
+    assert adapter_rule().offered(metrics) == {metric: metric for metric in metrics}
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from tests.rig.pods import (
 )
 from tests.rig.prometheus import Labels, Prometheus, Target
 from tests.rig.service import Service, hold, until
-from tests.rig.shipped import adapter_series, hpa_metrics
+from tests.rig.shipped import adapter_rule, hpa_metrics
 
 SLOTS, WAITING = 2, 3
 STALL_S = 3
@@ -167,5 +167,5 @@ async def test_every_alert_can_be_evaluated(prometheus: Prometheus) -> None:
 
 
 async def test_the_adapter_finds_the_metrics_of_the_hpa(prometheus: Prometheus) -> None:
-    found = prometheus.named(adapter_series())
-    assert set(hpa_metrics()) <= found
+    rule = adapter_rule()
+    assert set(hpa_metrics()) <= set(rule.offered(prometheus.named(rule.series)))

@@ -18,9 +18,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import httpx
 
 from tests.e2e.hpa.control_plane import AUTHORIZATION
-from tests.e2e.hpa.rule import Rule
 from tests.e2e.hpa.scrapes import Scrapes
 from tests.e2e.hpa.tls import Certificate
+from tests.rig.rule import Rule
 from tests.rig.server import LOOPBACK
 
 GROUP = "custom.metrics.k8s.io"
