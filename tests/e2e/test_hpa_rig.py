@@ -1,7 +1,6 @@
 """What the rig of `make e2e-hpa` decides, without a control plane."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from tests.e2e.hpa.manifests import Shipped
 from tests.e2e.hpa.pod import Life
 from tests.e2e.hpa.probe import Probe, Verdict, failed, hook_limit, left_for_term
 from tests.e2e.hpa.scenario import SCENARIOS, needed, one_pod
-from tests.e2e.hpa.scrapes import Labels, scrape_config
+from tests.e2e.hpa.scrapes import scrape_config
 from tests.e2e.hpa.verdict import (
     Criterion,
     Figures,
@@ -29,6 +28,7 @@ from tests.e2e.hpa.verdict import (
     pace,
 )
 from tests.e2e.hpa.watch import Sample
+from tests.rig.prometheus import Labels
 from tests.rig.rule import Rule
 from tests.rig.shipped import adapter_rule, hpa_metrics
 
@@ -118,12 +118,12 @@ class Answering:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def series(self, selector: str) -> set[str]:
+    def named(self, selector: str) -> set[str]:
         return {PENDING, "tidegate_phase"}
 
-    def instant(self, query: str) -> Sequence[tuple[Labels, float]]:
-        self.asked.append(query)
-        return [({"pod": "a"}, 3.0), ({"pod": "b"}, 0.5)]
+    def query(self, expression: str) -> dict[Labels, float]:
+        self.asked.append(expression)
+        return {frozenset({("pod", "a")}): 3.0, frozenset({("pod", "b")}): 0.5}
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_what_is_offered_is_listed() -> None:
     assert adapter.answer("/openapi/v2")[0] == 404
 
 
-@pytest.mark.parametrize(("value", "text"), [(0.0, "0m"), (4.0, "4000m"), (0.3333, "333m")])
+@pytest.mark.parametrize(("value", "text"), [(0.0, "0m"), (4.0, "4000m"), (0.6667, "666m")])
 def test_quantities_are_in_thousandths(value: float, text: str) -> None:
     assert quantity(value) == text
 

@@ -25,7 +25,7 @@ from tests.rig.pods import (
     stalls,
     targets,
 )
-from tests.rig.prometheus import Labels, Prometheus, Target
+from tests.rig.prometheus import Labels, Prometheus, Target, every_second
 from tests.rig.service import Service, hold, until
 from tests.rig.shipped import adapter_rule, hpa_metrics
 
@@ -59,7 +59,7 @@ def prometheus(
     directory = tmp_path_factory.mktemp("prometheus")
     with exposed(cluster_series()) as cluster:
         scraped = [*targets(pods), Target(cluster)]
-        with Prometheus(scraped, directory, [rules]) as running:
+        with Prometheus(every_second(scraped, [rules]), directory) as running:
             yield running
 
 
