@@ -1,5 +1,6 @@
 """What the rig of `make e2e-hpa` decides, without a control plane."""
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -227,59 +228,53 @@ def test_the_hook_and_the_drain_share_the_grace_period(
 # -- manifests
 
 
+CONTAINER: dict[str, Any] = {
+    "name": "tidegate",
+    "args": ["--config", "/etc/tidegate/tidegate.yaml"],
+    "env": [
+        {"name": "HOME", "value": "/cache"},
+        {"name": "A", "value": "1"},
+        {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+    ],
+    "lifecycle": {"preStop": {"sleep": {"seconds": 5}}},
+    "volumeMounts": [
+        {"name": "config", "mountPath": "/etc/tidegate"},
+        {"name": "cache", "mountPath": "/cache"},
+        {"name": "shm", "mountPath": "/dev/shm"},
+    ],
+}
+VOLUMES: list[dict[str, Any]] = [
+    {"name": "config", "configMap": {"name": "settings"}},
+    {"name": "cache", "emptyDir": {}},
+    {"name": "shm", "emptyDir": {"medium": "Memory"}},
+]
+BEHAVIOR: dict[str, Any] = {
+    "scaleUp": {
+        "stabilizationWindowSeconds": 0,
+        "policies": [{"type": "Pods", "value": 2, "periodSeconds": 180}],
+    },
+    "scaleDown": {
+        "stabilizationWindowSeconds": 600,
+        "policies": [{"type": "Pods", "value": 1, "periodSeconds": 150}],
+    },
+}
+
+
+def a_metric(name: str) -> dict[str, Any]:
+    target = {"type": "AverageValue", "averageValue": "24"}
+    return {"type": "Pods", "pods": {"metric": {"name": name}, "target": target}}
+
+
 def objects(*metrics: str) -> list[dict[str, Any]]:
-    container = {
-        "name": "tidegate",
-        "args": ["--config", "/etc/tidegate/tidegate.yaml"],
-        "env": [
-            {"name": "HOME", "value": "/cache"},
-            {"name": "A", "value": "1"},
-            {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
-        ],
-        "lifecycle": {"preStop": {"sleep": {"seconds": 5}}},
-        "volumeMounts": [
-            {"name": "config", "mountPath": "/etc/tidegate"},
-            {"name": "cache", "mountPath": "/cache"},
-            {"name": "shm", "mountPath": "/dev/shm"},
-        ],
-    }
-    volumes = [
-        {"name": "config", "configMap": {"name": "settings"}},
-        {"name": "cache", "emptyDir": {}},
-        {"name": "shm", "emptyDir": {"medium": "Memory"}},
-    ]
-    pod = {"containers": [container], "volumes": volumes}
-    behavior = {
-        "scaleUp": {
-            "stabilizationWindowSeconds": 0,
-            "policies": [{"type": "Pods", "value": 2, "periodSeconds": 180}],
-        },
-        "scaleDown": {
-            "stabilizationWindowSeconds": 600,
-            "policies": [{"type": "Pods", "value": 1, "periodSeconds": 150}],
-        },
-    }
-    targets = [
-        {
-            "type": "Pods",
-            "pods": {
-                "metric": {"name": name},
-                "target": {"type": "AverageValue", "averageValue": "24"},
-            },
-        }
-        for name in metrics
-    ]
+    pod = {"containers": [copy.deepcopy(CONTAINER)], "volumes": VOLUMES}
+    scaling = {"metrics": [a_metric(name) for name in metrics], "behavior": BEHAVIOR}
     return [
         {
             "kind": "Deployment",
             "metadata": {"namespace": "llm"},
             "spec": {"template": {"spec": pod}},
         },
-        {
-            "kind": "HorizontalPodAutoscaler",
-            "apiVersion": "autoscaling/v2",
-            "spec": {"metrics": targets, "behavior": behavior},
-        },
+        {"kind": "HorizontalPodAutoscaler", "apiVersion": "autoscaling/v2", "spec": scaling},
         {"kind": "PodMonitor", "spec": {}},
         {"kind": "ConfigMap", "data": {"tidegate.yaml": "engine: {max_num_seqs: 32}"}},
         {"kind": "NetworkPolicy"},
