@@ -51,7 +51,7 @@ bench-frontend: venv-test ## CPU per token, request and probe beside vLLM's fron
 e2e-monitoring: venv-test system-test ## a minute of load as Prometheus and the autoscalers see it (2 minutes)
 	$(PYTHON) -m tests.e2e.monitoring
 
-image: ## build the CPU image without a registry, as root on Debian (5 minutes at first, 3 GB)
+image: ## build the CPU image without a registry, as root on Debian (5 minutes at first, 10 GB)
 	@deploy/image.sh
 
 e2e-image: venv-test ## build the CPU image, run it without rights, stop it during a stream

@@ -31,8 +31,13 @@ def differences(
         wanted, found = tested.get(package), installed(package)
         if wanted is None:
             yield f"{package} is not in the lock"
-        elif found != wanted:
+        elif found is None or not same(found, wanted):
             yield f"{package} is {found or 'not installed'}, but {wanted} was tested"
+
+
+def same(found: str, wanted: str) -> bool:
+    """As pip's `==`: what names a build (vLLM's `+cu130`) counts only where it is asked for."""
+    return wanted in (found, found.partition("+")[0])
 
 
 def installed_version(package: str) -> str | None:

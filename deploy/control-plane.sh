@@ -16,8 +16,10 @@ kept=$cache/$version
 # fetch DIRECTORY : the unpacked source, its signatures checked by apt
 fetch() {
   local site options
-  site=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Component: main' |
-    grep -v security | head -1)
+  # Others than Debian have a component `main` too. It is unknown before the first update.
+  site=$(apt-get indextargets --format '$(REPO_URI)' \
+    'Origin: Debian' 'Codename: bookworm' 'Component: main' 'Created-By: Packages' | sed -n 1p)
+  site=${site:-http://deb.debian.org/debian}
   mkdir -p "$1/lists/partial"
   # Beside the machine's own sources, which need not have any of source packages.
   echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $site bookworm main" >"$1/sources"
@@ -49,6 +51,7 @@ mkdir -p "$cache"
 exec 9>"$cache/lock"
 flock 9 # two makes at once
 if [ ! -d "$kept" ]; then
+  rm -rf "$cache"/tmp.* # of a build that was killed
   deploy/debian.sh golang-1.19-go golang-github-modern-go-reflect2-dev dpkg-dev rsync jq make >&2
   echo "tidegate: building Kubernetes $version (minutes, once for this machine)" >&2
   scratch=$(mktemp -d -p "$cache")

@@ -48,6 +48,7 @@ BESIDE = (
     "test_gate",
     "test_hpa_pod",
     "test_hpa_rig",
+    "test_hpa_scrapes",
     "test_keys",
     "test_lifecycle",
     "test_limits",

@@ -24,6 +24,8 @@ def check(lock: str, *packages: str) -> subprocess.CompletedProcess[str]:
     ("tested", "installed", "said"),
     [
         ({"a": "1.0"}, {"a": "1.0"}, []),
+        ({"a": "1.0"}, {"a": "1.0+cu130"}, []),
+        ({"a": "1.0+cpu"}, {"a": "1.0"}, ["a is 1.0, but 1.0+cpu was tested"]),
         ({"a": "1.0"}, {"a": "1.0.1"}, ["a is 1.0.1, but 1.0 was tested"]),
         ({"a": "1.0"}, {}, ["a is not installed, but 1.0 was tested"]),
         ({}, {"a": "1.0"}, ["a is not in the lock"]),

@@ -28,7 +28,7 @@ from tests.rig.pods import (
     stalls,
     targets,
 )
-from tests.rig.prometheus import Prometheus
+from tests.rig.prometheus import Prometheus, every_second
 from tests.rig.service import Service, hold, tiny_settings, until
 from tests.rig.shipped import hpa_metrics, keda_queries
 
@@ -135,7 +135,7 @@ def main() -> int:
             pod.start()
         for pod in pods.values():
             pod.wait_ready()
-        with Prometheus(targets(pods), directory, [FILE]) as prometheus:
+        with Prometheus(every_second(targets(pods), [FILE]), directory) as prometheus:
             asyncio.run(watched(pods, prometheus))
     return 0
 

@@ -63,7 +63,7 @@ class Told:
 
 def a_pod(on_term: str, directory: Path, *, hook: dict[str, Any], grace: int = 30) -> Pod:
     manifest = {
-        "metadata": {"namespace": "llm", "name": "p", "labels": {}},
+        "metadata": {"namespace": "llm", "name": "p"},
         "spec": {"terminationGracePeriodSeconds": grace},
     }
     api: Any = Told()

@@ -1,7 +1,7 @@
 """What the rig of `make e2e-hpa` decides, without a control plane."""
 
+import copy
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,8 @@ from tests.e2e.hpa.load import Phase, plan
 from tests.e2e.hpa.manifests import Shipped
 from tests.e2e.hpa.pod import Life
 from tests.e2e.hpa.probe import Probe, Verdict, failed, hook_limit, left_for_term
-from tests.e2e.hpa.rule import Rule
 from tests.e2e.hpa.scenario import SCENARIOS, needed, one_pod
-from tests.e2e.hpa.scrapes import Labels, scrape_config
+from tests.e2e.hpa.scrapes import scrape_config
 from tests.e2e.hpa.verdict import (
     Criterion,
     Figures,
@@ -30,6 +29,9 @@ from tests.e2e.hpa.verdict import (
     pace,
 )
 from tests.e2e.hpa.watch import Sample
+from tests.rig.prometheus import Labels
+from tests.rig.rule import Rule
+from tests.rig.shipped import adapter_rule, hpa_metrics
 
 PENDING = "vllm_pending_requests"
 RULE = Rule(
@@ -61,18 +63,36 @@ def test_the_template_becomes_a_query_for_these_pods() -> None:
 def test_a_series_is_offered_by_its_rules_name(
     matches: str, to: str, series: str, metric: str | None
 ) -> None:
-    parsed = Rule.parse(
-        {
-            "seriesQuery": "x",
-            "resources": {
-                "overrides": {"ns": {"resource": "namespace"}, "pod": {"resource": "pod"}}
-            },
-            "name": {"matches": matches, "as": to},
-            "metricsQuery": "q",
-        }
-    )
+    parsed = Rule.parse(a_rule(name={"matches": matches, "as": to}))
     assert parsed.metric(series) == metric
     assert parsed.labels == {"namespace": "ns", "pod": "pod"}
+
+
+def a_rule(**other: Any) -> dict[str, Any]:
+    overrides = {"ns": {"resource": "namespace"}, "pod": {"resource": "pod"}}
+    given = {
+        "seriesQuery": "x",
+        "resources": {"overrides": overrides},
+        "metricsQuery": RULE.query,
+    }
+    return given | other
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        ({"seriesFilters": [{"is": "^a"}]}, "seriesFilters"),
+        ({"metricsQuery": "max(<<.Series>>) by (<<.GroupBy>>)"}, "has no LabelMatchers"),
+    ],
+)
+def test_a_rule_that_is_not_applied_whole_is_refused(other: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Rule.parse(a_rule(**other))
+
+
+def test_the_shipped_rule_offers_the_metrics_of_the_hpa_by_their_own_names() -> None:
+    metrics = hpa_metrics()
+    assert adapter_rule().offered(metrics) == {metric: metric for metric in metrics}
 
 
 @pytest.mark.parametrize(
@@ -99,12 +119,12 @@ class Answering:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def series(self, selector: str) -> set[str]:
+    def named(self, selector: str) -> set[str]:
         return {PENDING, "tidegate_phase"}
 
-    def instant(self, query: str) -> Sequence[tuple[Labels, float]]:
-        self.asked.append(query)
-        return [({"pod": "a"}, 3.0), ({"pod": "b"}, 0.5)]
+    def query(self, expression: str) -> dict[Labels, float]:
+        self.asked.append(expression)
+        return {frozenset({("pod", "a")}): 3.0, frozenset({("pod", "b")}): 0.5}
 
 
 @pytest.mark.parametrize(
@@ -137,7 +157,7 @@ def test_what_is_offered_is_listed() -> None:
     assert adapter.answer("/openapi/v2")[0] == 404
 
 
-@pytest.mark.parametrize(("value", "text"), [(0.0, "0m"), (4.0, "4000m"), (0.3333, "333m")])
+@pytest.mark.parametrize(("value", "text"), [(0.0, "0m"), (4.0, "4000m"), (0.6667, "666m")])
 def test_quantities_are_in_thousandths(value: float, text: str) -> None:
     assert quantity(value) == text
 
@@ -208,59 +228,53 @@ def test_the_hook_and_the_drain_share_the_grace_period(
 # -- manifests
 
 
+CONTAINER: dict[str, Any] = {
+    "name": "tidegate",
+    "args": ["--config", "/etc/tidegate/tidegate.yaml"],
+    "env": [
+        {"name": "HOME", "value": "/cache"},
+        {"name": "A", "value": "1"},
+        {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+    ],
+    "lifecycle": {"preStop": {"sleep": {"seconds": 5}}},
+    "volumeMounts": [
+        {"name": "config", "mountPath": "/etc/tidegate"},
+        {"name": "cache", "mountPath": "/cache"},
+        {"name": "shm", "mountPath": "/dev/shm"},
+    ],
+}
+VOLUMES: list[dict[str, Any]] = [
+    {"name": "config", "configMap": {"name": "settings"}},
+    {"name": "cache", "emptyDir": {}},
+    {"name": "shm", "emptyDir": {"medium": "Memory"}},
+]
+BEHAVIOR: dict[str, Any] = {
+    "scaleUp": {
+        "stabilizationWindowSeconds": 0,
+        "policies": [{"type": "Pods", "value": 2, "periodSeconds": 180}],
+    },
+    "scaleDown": {
+        "stabilizationWindowSeconds": 600,
+        "policies": [{"type": "Pods", "value": 1, "periodSeconds": 150}],
+    },
+}
+
+
+def a_metric(name: str) -> dict[str, Any]:
+    target = {"type": "AverageValue", "averageValue": "24"}
+    return {"type": "Pods", "pods": {"metric": {"name": name}, "target": target}}
+
+
 def objects(*metrics: str) -> list[dict[str, Any]]:
-    container = {
-        "name": "tidegate",
-        "args": ["--config", "/etc/tidegate/tidegate.yaml"],
-        "env": [
-            {"name": "HOME", "value": "/cache"},
-            {"name": "A", "value": "1"},
-            {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
-        ],
-        "lifecycle": {"preStop": {"sleep": {"seconds": 5}}},
-        "volumeMounts": [
-            {"name": "config", "mountPath": "/etc/tidegate"},
-            {"name": "cache", "mountPath": "/cache"},
-            {"name": "shm", "mountPath": "/dev/shm"},
-        ],
-    }
-    volumes = [
-        {"name": "config", "configMap": {"name": "settings"}},
-        {"name": "cache", "emptyDir": {}},
-        {"name": "shm", "emptyDir": {"medium": "Memory"}},
-    ]
-    pod = {"containers": [container], "volumes": volumes}
-    behavior = {
-        "scaleUp": {
-            "stabilizationWindowSeconds": 0,
-            "policies": [{"type": "Pods", "value": 2, "periodSeconds": 180}],
-        },
-        "scaleDown": {
-            "stabilizationWindowSeconds": 600,
-            "policies": [{"type": "Pods", "value": 1, "periodSeconds": 150}],
-        },
-    }
-    targets = [
-        {
-            "type": "Pods",
-            "pods": {
-                "metric": {"name": name},
-                "target": {"type": "AverageValue", "averageValue": "24"},
-            },
-        }
-        for name in metrics
-    ]
+    pod = {"containers": [copy.deepcopy(CONTAINER)], "volumes": VOLUMES}
+    scaling = {"metrics": [a_metric(name) for name in metrics], "behavior": BEHAVIOR}
     return [
         {
             "kind": "Deployment",
             "metadata": {"namespace": "llm"},
             "spec": {"template": {"spec": pod}},
         },
-        {
-            "kind": "HorizontalPodAutoscaler",
-            "apiVersion": "autoscaling/v2",
-            "spec": {"metrics": targets, "behavior": behavior},
-        },
+        {"kind": "HorizontalPodAutoscaler", "apiVersion": "autoscaling/v2", "spec": scaling},
         {"kind": "PodMonitor", "spec": {}},
         {"kind": "ConfigMap", "data": {"tidegate.yaml": "engine: {max_num_seqs: 32}"}},
         {"kind": "NetworkPolicy"},
@@ -372,9 +386,10 @@ def samples(*cpu: float, starting: bool = False) -> list[Sample]:
 
 def test_a_machine_is_busy_when_it_was_for_a_while_and_not_for_a_start() -> None:
     assert busiest(samples(*[100.0, 0.0] * 5), span=10) == 50.0
-    assert busiest(samples(*[100.0] * 20, starting=True), span=10) == 0.0
-    calm_between = samples(*[100.0] * 9) + samples(0.0, starting=True) + samples(*[100.0] * 9)
-    assert busiest(calm_between, span=10) == 0.0
+    calm_between = samples(*[100.0] * 9) + samples(0.0, starting=True) + samples(*[10.0] * 10)
+    assert busiest(calm_between, span=10) == 10.0
+    starts = samples(*[0.0] * 20, starting=True)
+    assert busiest(starts, span=10) == 100.0  # never calm: nothing says that it was not busy
     assert busiest(samples(*[10.0] * 10, *[90.0] * 10), span=10) == 90.0
 
 
@@ -402,8 +417,9 @@ def test_faults_of_pods(life: Life, says: tuple[str, ...]) -> None:
     assert faults([life]) == says
 
 
-def record(outcome: Outcome) -> Record:
-    return Record(0, "default", 0.0, 8, 8, outcome=outcome)
+def record(outcome: Outcome, status: int | None = None) -> Record:
+    status = 429 if outcome is Outcome.REJECTED and status is None else status
+    return Record(0, "default", 0.0, 8, 8, outcome=outcome, status=status)
 
 
 def test_figures_of_a_run() -> None:
@@ -416,6 +432,22 @@ def test_figures_of_a_run() -> None:
     assert (found.failed, found.rejected, found.late_rejections) == (3, 2, 1)
     assert (found.wanted, found.ready, found.settled, found.last) == (5, 4, 4, 1)
     assert found.changes == 1
+
+
+def test_only_a_429_is_a_refusal() -> None:
+    run = Run(began=0.0, steady=0.0, steady_end=10.0)
+    run.records, run.sent = [record(Outcome.REJECTED), record(Outcome.REJECTED, 503)], [1.0, 2.0]
+    run.samples = [Sample(1.0, 1, 1, 50.0, False)]
+    found = figures(run)
+    assert (found.failed, found.rejected) == (2, 1)
+    assert found.outcomes == {"rejected": 1, "status 503": 1}
+
+
+def test_the_first_step_back_under_constant_load_is_a_change() -> None:
+    run = Run(began=0.0, steady=100.0, steady_end=200.0)
+    wanted = {50.0: 3, 90.0: 5, 110.0: 5, 150.0: 4, 190.0: 5}
+    run.samples = [Sample(at, want, 5, 50.0, False) for at, want in wanted.items()]
+    assert figures(run).changes == 2  # up before; down, and up again
 
 
 def test_a_report_has_what_was_seen(tmp_path: Path) -> None:
@@ -455,7 +487,6 @@ BAD: dict[str, list[dict[str, Any]]] = {
     "shipped": [
         {"outcomes": {Outcome.OK: 9, Outcome.REJECTED: 1}},
         {"outcomes": {Outcome.OK: 9, Outcome.CUT: 1}},
-        {"changes": 2},
         {"settled": 3},
         {"last": 2},
         {"cpu": 86.0},
@@ -481,6 +512,15 @@ def test_criteria_tell_good_from_bad(scenario: Any) -> None:
     assert all_hold(good_figures(**good))
     for bad in BAD[scenario.name]:
         assert not all_hold(good_figures(**(good | bad))), bad
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_flapping_is_judged_where_a_pod_could_be_given_back(scenario: Any) -> None:
+    kept = scenario.change(manifests.shipped(objects(PENDING, "vllm_running_requests")))
+    window = kept.hpa["spec"]["behavior"]["scaleDown"]["stabilizationWindowSeconds"]
+    begin, end = scenario.span()
+    judges = any("flap" in criterion.says for criterion in scenario.criteria(4))
+    assert not judges or end - begin > 4 * window
 
 
 def test_a_criterion_of_a_scenario_is_beside_the_common_ones() -> None:

@@ -25,9 +25,9 @@ from tests.rig.pods import (
     stalls,
     targets,
 )
-from tests.rig.prometheus import Labels, Prometheus, Target
+from tests.rig.prometheus import Labels, Prometheus, Target, every_second
 from tests.rig.service import Service, hold, until
-from tests.rig.shipped import adapter_series, hpa_metrics
+from tests.rig.shipped import adapter_rule, hpa_metrics
 
 SLOTS, WAITING = 2, 3
 STALL_S = 3
@@ -59,7 +59,7 @@ def prometheus(
     directory = tmp_path_factory.mktemp("prometheus")
     with exposed(cluster_series()) as cluster:
         scraped = [*targets(pods), Target(cluster)]
-        with Prometheus(scraped, directory, [rules]) as running:
+        with Prometheus(every_second(scraped, [rules]), directory) as running:
             yield running
 
 
@@ -167,5 +167,5 @@ async def test_every_alert_can_be_evaluated(prometheus: Prometheus) -> None:
 
 
 async def test_the_adapter_finds_the_metrics_of_the_hpa(prometheus: Prometheus) -> None:
-    found = prometheus.named(adapter_series())
-    assert set(hpa_metrics()) <= found
+    rule = adapter_rule()
+    assert set(hpa_metrics()) <= set(rule.offered(prometheus.named(rule.series)))

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.rig.debian import program
 from tests.rig.metrics_page import PAGE, page
-from tests.rig.prometheus import Labels, Prometheus
+from tests.rig.prometheus import Labels, Prometheus, every_second
 from tests.rig.service import Samples, Service, until
 
 OURS = ("vllm_", "tidegate_")
@@ -63,7 +63,7 @@ def used(service: Service) -> Service:
 
 @pytest.fixture(scope="module")
 def prometheus(used: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    with Prometheus(used, tmp_path_factory.mktemp("prometheus")) as running:
+    with Prometheus(every_second(used), tmp_path_factory.mktemp("prometheus")) as running:
         yield running
 
 

@@ -6,7 +6,7 @@ from typing import TypeAlias
 from tests.rig.prometheus import Labels, Prometheus, Target
 from tests.rig.samples import total
 from tests.rig.service import Service
-from tests.rig.shipped import adapter_query, hpa_metrics, keda_queries
+from tests.rig.shipped import adapter_rule, hpa_metrics, keda_queries
 
 NAMESPACE = "tidegate"
 NAMES = ("tidegate-6c5d8f7b9-bq4xz", "tidegate-6c5d8f7b9-zk7mw")
@@ -63,11 +63,16 @@ def own_gauges(pods: Mapping[str, Service]) -> dict[str, Values]:
 
 
 def adapter_answers(prometheus: Prometheus) -> dict[str, Values]:
-    """What the HPA gets. Fails when a pod has more than one value."""
-    return {
-        metric: _by_pod(prometheus.query(adapter_query(metric, NAMESPACE, NAMES)))
+    """What the HPA gets, nothing for what is not offered. Fails when a pod has several values."""
+    rule = adapter_rule()
+    series = rule.offered(prometheus.named(rule.series))
+    queries = {
+        metric: rule.pods(series[metric], NAMESPACE, NAMES)
         for metric in hpa_metrics()
+        if metric in series
     }
+    found = {metric: _by_pod(prometheus.query(query)) for metric, query in queries.items()}
+    return {metric: found.get(metric, {}) for metric in hpa_metrics()}
 
 
 def keda_answers(prometheus: Prometheus) -> Values:

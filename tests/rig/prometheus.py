@@ -26,26 +26,22 @@ class Target:
 
 
 class Prometheus(Server):
-    """Scrapes each second; its first sample comes some six seconds after the start.
-
-    `rules` are files of rules, evaluated each second.
+    """With a configuration (`every_second`); its first sample comes some six seconds after the
+    start.
     """
 
     ready_path = "/-/ready"
 
-    def __init__(
-        self, scraped: Server | Sequence[Target], directory: Path, rules: Sequence[Path] = ()
-    ) -> None:
-        targets = [Target(scraped.ops_url)] if isinstance(scraped, Server) else scraped
-        port, config = free_port(), directory / "prometheus.yml"
-        config.write_text(yaml.safe_dump(_config(targets, rules)))
+    def __init__(self, config: Mapping[str, Any], directory: Path) -> None:
+        port, file = free_port(), directory / "prometheus.yml"
+        file.write_text(yaml.safe_dump(config))
         command = [
             program("prometheus"),
-            f"--config.file={config}",
-            f"--storage.tsdb.path={directory / 'data'}",
+            f"--config.file={file}",
+            f"--storage.tsdb.path={directory / 'prometheus'}",
             f"--web.listen-address={LOOPBACK}:{port}",
         ]
-        super().__init__(command, port, directory / "log", {})
+        super().__init__(command, port, directory / "prometheus.log", {})
 
     def query(self, expression: str) -> dict[Labels, float]:
         """An instant vector, without the labels that every sample of the target has."""
@@ -65,6 +61,12 @@ class Prometheus(Server):
             sample["metric"]["__name__"] for sample in self._data("query", query=selector)["result"]
         }
 
+    def over(self, expression: str, start: float, end: float) -> list[tuple[float, float]]:
+        """One series by the second, Unix times; no sample where there was none."""
+        data = self._data("query_range", query=expression, start=start, end=end, step=1)
+        found = data["result"]
+        return [(float(at), float(value)) for at, value in found[0]["values"]] if found else []
+
     def target(self) -> dict[str, str]:
         """What Prometheus says of its first target, once it has one: `health`, `lastError`, …"""
         targets: list[dict[str, str]] = self._data("targets")["activeTargets"]
@@ -80,13 +82,15 @@ class Prometheus(Server):
         groups: list[dict[str, Any]] = self._data("rules")["groups"]
         return {rule["name"]: rule for group in groups for rule in group["rules"]}
 
-    def _data(self, kind: str, **parameters: str) -> Any:
+    def _data(self, kind: str, **parameters: str | float) -> Any:
         answer: httpx.Response = self._probe.get(f"{self.url}/api/v1/{kind}", params=parameters)
         return answer.raise_for_status().json()["data"]
 
 
-def _config(targets: Sequence[Target], rules: Sequence[Path]) -> dict[str, Any]:
-    scraped = [
+def every_second(scraped: Server | Sequence[Target], rules: Sequence[Path] = ()) -> dict[str, Any]:
+    """Scrapes one server or several, and evaluates files of rules, each second."""
+    targets = [Target(scraped.ops_url)] if isinstance(scraped, Server) else scraped
+    groups = [
         {"targets": [target.url.removeprefix("http://")], "labels": dict(target.labels)}
         for target in targets
     ]
@@ -94,5 +98,5 @@ def _config(targets: Sequence[Target], rules: Sequence[Path]) -> dict[str, Any]:
     return {
         "global": every,
         "rule_files": [str(path) for path in rules],
-        "scrape_configs": [{"job_name": "tidegate", "static_configs": scraped}],
+        "scrape_configs": [{"job_name": "tidegate", "static_configs": groups}],
     }

@@ -1,11 +1,11 @@
 """The queries of the autoscalers, as the manifests in `deploy/k8s` have them."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from tests.rig.rule import Rule
 from tests.rig.server import ROOT
 
 COMPONENTS = ROOT / "deploy" / "k8s" / "components"
@@ -19,26 +19,11 @@ def hpa_metrics() -> list[str]:
     return [metric["pods"]["metric"]["name"] for metric in metrics]
 
 
-def adapter_series() -> str:
-    """The selector by which prometheus-adapter finds what it offers."""
-    return str(_adapter_rule()["seriesQuery"])
-
-
-def adapter_query(series: str, namespace: str, pods: Sequence[str]) -> str:
-    """What prometheus-adapter asks when it is asked for a metric of these pods.
-
-    Its rule gives the metric the name of the series, so that one is asked for by the other.
-    """
-    rule = _adapter_rule()
-    assert rule["name"] == {"matches": "^(.*)$", "as": "${1}"}
-    labels = {of["resource"]: label for label, of in rule["resources"]["overrides"].items()}
-    chosen = f'{labels["namespace"]}="{namespace}",{labels["pod"]}=~"{"|".join(pods)}"'
-    filled = {"Series": series, "LabelMatchers": chosen, "GroupBy": labels["pod"]}
-    query = str(rule["metricsQuery"])
-    for name, text in filled.items():
-        assert f"<<.{name}>>" in query
-        query = query.replace(f"<<.{name}>>", text)
-    return query
+def adapter_rule() -> Rule:
+    """What makes our series metrics of the pods, for prometheus-adapter."""
+    (values,) = _documents(COMPONENTS / "hpa" / "prometheus-adapter.yaml")
+    (rule,) = values["rules"]["custom"]
+    return Rule.parse(rule)
 
 
 def keda_queries() -> list[str]:
@@ -51,13 +36,6 @@ def keda_queries() -> list[str]:
         for trigger in document["spec"]["triggers"]
         if trigger["type"] == "prometheus"
     ]
-
-
-def _adapter_rule() -> Mapping[str, Any]:
-    (values,) = _documents(COMPONENTS / "hpa" / "prometheus-adapter.yaml")
-    (rule,) = values["rules"]["custom"]
-    found: Mapping[str, Any] = rule
-    return found
 
 
 def _documents(path: Path) -> list[dict[str, Any]]:

@@ -57,8 +57,9 @@ def main(arguments: Sequence[str]) -> int:
         found, good = measured(by_name[name], results)
         rows.append(report.row(by_name[name], found))
         right = right and good
-    print(text := report.table(rows))
-    (results / "report.md").write_text(text + "\n")
+        # After each: what was measured stays told when a later one breaks.
+        (results / "report.md").write_text(report.table(rows) + "\n")
+    print(report.table(rows))
     print(f"report: {results}")
     return 0 if right else 1
 

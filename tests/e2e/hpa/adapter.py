@@ -18,9 +18,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import httpx
 
 from tests.e2e.hpa.control_plane import AUTHORIZATION
-from tests.e2e.hpa.rule import Rule
-from tests.e2e.hpa.scrapes import Scrapes
 from tests.e2e.hpa.tls import Certificate
+from tests.rig.prometheus import Prometheus
+from tests.rig.rule import Rule
 from tests.rig.server import LOOPBACK
 
 GROUP = "custom.metrics.k8s.io"
@@ -56,7 +56,7 @@ class Adapter:
     """Answers; `names` gives the pods of a namespace and a selector."""
 
     def __init__(
-        self, rule: Rule, scrapes: Scrapes, names: Callable[[str, str], Sequence[str]]
+        self, rule: Rule, scrapes: Prometheus, names: Callable[[str, str], Sequence[str]]
     ) -> None:
         self._rule, self._scrapes, self._names = rule, scrapes, names
 
@@ -65,7 +65,7 @@ class Adapter:
         question = Question.parse(target)
         if question is None and urlsplit(target).path != ROOT:
             return 404, _missing(f"no {target}")
-        offered = self._rule.offered(self._scrapes.series(self._rule.series))
+        offered = self._rule.offered(self._scrapes.named(self._rule.series))
         if question is None:
             return 200, _resources(offered)
         series = offered.get(question.metric)
@@ -75,14 +75,14 @@ class Adapter:
         if series is None or not names:
             return 404, _missing(f"no {question.metric} of {question.pod}")
         query = self._rule.pods(series, question.namespace, names)
-        found = self._scrapes.instant(query)
         label = self._rule.labels["pod"]
-        return 200, _values(question, {labels[label]: value for labels, value in found})
+        found = self._scrapes.query(query).items()
+        return 200, _values(question, {dict(labels)[label]: value for labels, value in found})
 
 
 def quantity(value: float) -> str:
-    """As prometheus-adapter writes it, in thousandths."""
-    return f"{round(1000 * value)}m"
+    """In thousandths, what is less cut off, as prometheus-adapter does."""
+    return f"{int(1000 * value)}m"
 
 
 def _values(question: Question, values: Mapping[str, float]) -> Mapping[str, Any]:

@@ -1,6 +1,5 @@
 """A container of a shipped manifest, as a process of this machine."""
 
-import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -93,8 +92,3 @@ def hook_command(hook: Mapping[str, Any]) -> list[str] | None:
     if not command:
         return None
     return [sys.executable if part in ("python", "python3") else part for part in command]
-
-
-def described(container: Container) -> str:
-    """The command line, for a report."""
-    return shlex.join(["python", *container.command[1:]])

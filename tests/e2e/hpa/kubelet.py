@@ -59,7 +59,7 @@ class Kubelet:
                 self._pods[uid][0].deleted.set()
         for uid in [uid for uid, (_, task) in self._pods.items() if task.done()]:
             self._pods.pop(uid)[1].result()
-        self._scrapes.targets([target(pod) for pod, _ in self._pods.values() if pod.running])
+        self._scrapes.follow([target(pod) for pod, _ in self._pods.values() if pod.running])
 
     async def _take(self, uid: str, manifest: Object) -> None:
         used = {pod.container.address for pod, _ in self._pods.values()}

@@ -15,11 +15,9 @@ from typing import Any
 import yaml
 
 from tests.e2e.hpa.api import Object
-from tests.e2e.hpa.rule import Rule
 from tests.rig.server import ROOT
 
 KUSTOMIZE = ROOT / "deploy" / "k8s"
-RULE = KUSTOMIZE / "components" / "hpa" / "prometheus-adapter.yaml"
 HPA_OF_1_20 = "autoscaling/v2beta2"
 
 
@@ -126,9 +124,3 @@ def targets(hpa: Object) -> dict[str, float]:
     """The target of each metric, for each pod."""
     metrics = (metric["pods"] for metric in hpa["spec"]["metrics"])
     return {m["metric"]["name"]: float(m["target"]["averageValue"]) for m in metrics}
-
-
-def rule(path: Path = RULE) -> Rule:
-    """The shipped rule for metrics of pods."""
-    (found,) = yaml.safe_load(path.read_text())["rules"]["custom"]
-    return Rule.parse(found)

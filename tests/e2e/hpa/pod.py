@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -54,7 +53,6 @@ class Pod:
     def __init__(self, api: Api, manifest: Object, container: Container, hook: Object) -> None:
         metadata = manifest["metadata"]
         self.path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
-        self.labels: Mapping[str, str] = metadata["labels"]
         self.container = container
         self.life = Life(metadata["name"], time.time())
         self.deleted = asyncio.Event()
@@ -86,7 +84,8 @@ class Pod:
 
     async def _live(self, starting: asyncio.Lock) -> None:
         async with starting:
-            await asyncio.to_thread(self.container.start)
+            # Not in a thread: a pod that is deleted meanwhile would leave a process behind.
+            self.container.start()
             self.life.started = time.time()
             await self._tell(ready=False)
             await self._until(self.container.probe("startupProbe"))

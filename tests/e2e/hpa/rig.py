@@ -24,6 +24,7 @@ from tests.e2e.hpa.verdict import Run
 from tests.e2e.hpa.watch import watch
 from tests.rig.haproxy import HAProxy
 from tests.rig.service import KV_BYTES, SERVED, UNIPROC
+from tests.rig.shipped import adapter_rule
 
 PATIENCE_S = 300.0
 SERIES = {
@@ -53,7 +54,7 @@ def surroundings(parts: Shipped, directory: Path) -> Iterator[Surroundings]:
         plane = held.enter_context(ControlPlane(tls, directory))
         scrapes = held.enter_context(Scrapes(parts.monitor, directory))
         names = held.enter_context(adapter.pod_names(plane.url, tls))
-        answers = adapter.Adapter(manifests.rule(), scrapes, names)
+        answers = adapter.Adapter(adapter_rule(), scrapes, names)
         port = held.enter_context(adapter.served(answers, tls))
         balancer = held.enter_context(HAProxy(addresses(), directory))
         configs = manifests.written(parts.configs, directory / "configs")

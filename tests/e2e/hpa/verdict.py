@@ -23,8 +23,9 @@ class Figures:
     """Of one run.
 
     Attributes:
-        outcomes: how many requests ended how.
-        changes: direction changes of the wanted replicas while the load was constant.
+        outcomes: how many requests ended how; a 503 is no refusal, and stands under its status.
+        changes: direction changes of the wanted replicas from the begin to the end of the constant
+            load: until then the load only rose, so that the first step down is one already.
         wanted: the most replicas that were wanted; `ready` that were ready at once.
         settled: replicas wanted when the constant load ended; `last` when the run did.
         late_rejections: refused in the last minute of the constant load.
@@ -84,14 +85,17 @@ def direction_changes(values: Sequence[int]) -> int:
 
 
 def busiest(samples: Sequence[Sample], span: int = BUSY_SPAN_S) -> float:
-    """The highest mean of the CPU over so many samples in a row, none of them during a start."""
+    """The highest mean of the CPU over so many samples in a row, none of them during a start.
+
+    100 when there is no such row: nothing says that the machine was calm.
+    """
     calm: list[float] = []
-    highest = 0.0
+    means = []
     for sample in samples:
         calm = [] if sample.starting else [*calm, sample.cpu][-span:]
         if len(calm) == span:
-            highest = max(highest, sum(calm) / span)
-    return highest
+            means.append(sum(calm) / span)
+    return max(means, default=100.0)
 
 
 def pace(records: Sequence[Record]) -> float:
@@ -113,20 +117,31 @@ def faults(lives: Sequence[Life]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def outcome(record: Record) -> str:
+    """`rejected` is the door's own 429 alone.
+
+    A 503 is a pod that drained, a wait that was accepted and grew too long, or a balancer that had
+    no pod to send to: none of them may happen.
+    """
+    if record.outcome is Outcome.REJECTED and record.status != 429:
+        return f"status {record.status}"
+    return record.outcome.value
+
+
 def figures(run: Run) -> Figures:
     """Of what was recorded."""
-    steady = [s for s in run.samples if run.steady <= s.at < run.steady_end]
+    until = [s.desired for s in run.samples if s.at < run.steady_end]
     late = [
         record
         for record, at in zip(run.records, run.sent, strict=True)
         if record.outcome is Outcome.REJECTED and run.steady_end - 60 <= at < run.steady_end
     ]
     return Figures(
-        outcomes=dict(Counter(record.outcome.value for record in run.records)),
-        changes=direction_changes([s.desired for s in steady]),
+        outcomes=dict(Counter(map(outcome, run.records))),
+        changes=direction_changes(until),
         wanted=max(s.desired for s in run.samples),
         ready=max(s.ready for s in run.samples),
-        settled=steady[-1].desired,
+        settled=until[-1],
         last=run.samples[-1].desired,
         late_rejections=len(late),
         pace=pace(run.records),

@@ -5,6 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+KEYS = frozenset({"seriesQuery", "resources", "name", "metricsQuery"})
+"""What a rule may have; the adapter knows more."""
+FILLED = ("Series", "LabelMatchers", "GroupBy")
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -27,12 +31,21 @@ class Rule:
 
     @classmethod
     def parse(cls, rule: Mapping[str, Any]) -> "Rule":
-        """From the YAML of a rule that names its resources in `overrides`."""
+        """From the YAML of a rule that names its resources in `overrides`.
+
+        Raises ValueError for what is not applied here, and for a query that a name is not filled
+        into: it would be about other pods than those that are asked for.
+        """
+        query = rule["metricsQuery"]
+        if unknown := set(rule) - KEYS:
+            raise ValueError(f"not applied here: {', '.join(sorted(unknown))}")
+        if lacking := [name for name in FILLED if f"<<.{name}>>" not in query]:
+            raise ValueError(f"{query} has no {', '.join(lacking)}")
         overrides = rule["resources"]["overrides"]
         labels = {target["resource"]: label for label, target in overrides.items()}
         name = rule.get("name", {})
         matches, to = name.get("matches", "^(.*)$"), name.get("as", "")
-        return cls(rule["seriesQuery"], labels, matches, to or "${1}", rule["metricsQuery"])
+        return cls(rule["seriesQuery"], labels, matches, to or "${1}", query)
 
     def metric(self, series: str) -> str | None:
         """The name that a series is offered under; None: the rule is not about it."""
@@ -48,5 +61,5 @@ class Rule:
         """PromQL for these pods, one value for each."""
         matchers = f'{self.labels["namespace"]}="{namespace}",'
         matchers += f'{self.labels["pod"]}=~"{"|".join(pods)}"'
-        filled = {"Series": series, "LabelMatchers": matchers, "GroupBy": self.labels["pod"]}
+        filled = dict(zip(FILLED, (series, matchers, self.labels["pod"]), strict=True))
         return re.sub(r"<<\s*\.(\w+)\s*>>", lambda found: filled[found[1]], self.query)
