@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.simulator.autoscaler import Autoscaler, Metric, Samples
+from loadtest.simulator import hpa
+from loadtest.simulator.autoscaler import Autoscaler, Controller, Metric, Samples, Seen
 from loadtest.simulator.cluster import (
     Cluster,
     ClusterSettings,
@@ -156,6 +158,14 @@ def test_keda_counts_what_drains_and_pods_do_not() -> None:
         cluster._delete(cluster.pods[1])
         cluster._until(ticks(16.0))
         assert cluster.story.moments[-1].desired == replicas
+
+
+@pytest.mark.parametrize("source", ["pods", "total"])
+def test_without_a_sample_nothing_is_changed(source: Literal["pods", "total"]) -> None:
+    """Whatever the last recommendation was: an empty answer is not a load of 0."""
+    controller = Controller(replace(PENDING, metrics=(Metric("running", 4, source),)))
+    seen = [Seen(hpa.Pod(name), Samples(PENDING.keep_s)) for name in "abc"]
+    assert [controller.sync(ticks(at), 3, seen) for at in (15.0, 330.0)] == [3, 3]
 
 
 def test_a_long_prompt_arrives_later() -> None:
