@@ -82,3 +82,12 @@ def test_it_finds_what_is_cheaper(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert float(found[1].rstrip("%")) >= float(shipped[1].rstrip("%"))
     assert yaml.safe_load(document)["kind"] == "HorizontalPodAutoscaler"
     assert main(["plan", *arguments, "--share", "1.5"]) == USAGE_ERROR
+
+
+def test_what_is_not_modelled_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    load = ("--rate", "1", "--minutes", "0.5", "--most", "1", "--start", "60")
+    lengths = ("--prompt-tokens", "fixed:9", "--output-tokens", "fixed:9")
+    arguments = ("--coefficients", "roofline-8b", *load, *lengths)
+    for more, said in (((), False), (("--ttft-slo", "2"), True)):
+        assert main(["plan", *arguments, *more]) == 0
+        assert ("tidegate_demand_sequences" in capsys.readouterr().out) is said
