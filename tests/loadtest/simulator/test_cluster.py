@@ -48,6 +48,11 @@ def test_replicas_add_up(routing: Routing) -> None:
     assert story.outcome.served == 500
     assert story.outcome.percentile("ttft", 99) < 0.5
     assert story.gpu_hours == pytest.approx(3 * 90 / 3600)
+    # What a picture shows is there without an autoscaler too.
+    assert [(m.at_s, m.desired, m.ready) for m in story.moments] == [
+        (at, 3, 3) for at in range(15, 91, 15)
+    ]
+    assert all(m.running > 0 for m in story.moments)
 
 
 def test_the_least_loaded_is_spared_what_a_turn_would_bring_it() -> None:
