@@ -29,7 +29,8 @@ class StepLog:
         if details is None or details.is_dummy:
             return
         made = made_by(self.states, iteration)
-        whole = made.decodes == details.num_generation_requests
+        first = len(iteration.time_to_first_tokens_iter) if iteration else 0
+        whole = (made.decodes, len(made.prompts)) == (details.num_generation_requests, first)
         self.records.append(
             StepRecord(
                 at=at,
@@ -37,7 +38,7 @@ class StepLog:
                 prefill=details.num_ctx_tokens,
                 decodes=details.num_generation_requests,
                 context=made.context if whole else None,
-                prompts=made.prompts,
+                prompts=tuple(made.prompts),
                 gap=min(iteration.inter_token_latencies_iter, default=None) if iteration else None,
                 running=stats.num_running_reqs,
                 waiting=stats.num_waiting_reqs + stats.num_skipped_waiting_reqs,

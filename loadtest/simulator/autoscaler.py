@@ -115,7 +115,8 @@ class Controller:
         values = {name: value for name, value in found.items() if value is not None}
         target = hpa.milli(metric.target)
         if metric.source == "total":
-            total = hpa.milli(sum(values.values()))
+            # No series is not no load: `ignoreNullValues` is "false" in the shipped ScaledObject.
+            total = hpa.milli(sum(values.values())) if values else None
             return hpa.total_metric(target, replicas, total, self.given.tolerance)
         in_milli = {name: hpa.milli(value) for name, value in values.items()}
         groups = hpa.group([seen.pod for seen in pods], in_milli)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from loadtest.simulator import hpa
 from loadtest.simulator.autoscaler import Autoscaler, Controller, Samples, Seen
 from loadtest.simulator.door import DoorSettings
 from loadtest.simulator.engine import EngineSettings
@@ -47,7 +48,7 @@ class ClusterSettings:
 
 @dataclass(frozen=True)
 class Moment:
-    """What is there at a sync, after it; GPU-hours are those since the start."""
+    """What is there after a sync, or every 15 s without; GPU-hours are those since the start."""
 
     at_s: float
     desired: int
@@ -63,7 +64,7 @@ class Story:
 
     Attributes:
         gpu_hours: of all pods, from being asked for to being gone.
-        moments: one for each sync.
+        moments: one for each sync, or every 15 s.
 
     """
 
@@ -107,6 +108,8 @@ class Cluster:
             self._create(Start(0.0, 0.0))
         if given.autoscaler is not None:
             self._at(ticks(given.autoscaler.sync_s), self._sync)
+        else:
+            self._at(ticks(hpa.SYNC_S), self._look)
 
     @property
     def replicas(self) -> int:
@@ -231,6 +234,11 @@ class Cluster:
             self._delete(pod)
         self._note(wanted)
         self._at(self.now + ticks(self._controller.given.sync_s), self._sync)
+
+    def _look(self) -> None:
+        """What a sync would note, where nothing scales."""
+        self._note(self.replicas)
+        self._at(self.now + ticks(hpa.SYNC_S), self._look)
 
     def _note(self, desired: int) -> None:
         pending = running = 0

@@ -66,6 +66,7 @@ class Door:
         self._timeout = ticks(self.settings.queue_timeout_s)
         self._deadlines: deque[Job] = deque()
         self._foreseen: dict[int, float] = {}
+        self._awaited: list[Job] = []  # foreseen, in the engine, and without a first token
         self._footprints: dict[int, int] = {}
         self._held = 0
         self._fresh: dict[int, Job] = {}  # handed over since the engine's last step
@@ -140,7 +141,7 @@ class Door:
     def stepped(self, ended: list[Job]) -> None:
         """The engine has made steps, in the last of which these ended."""
         self._learn_pace()
-        now_s = seconds(self.engine.now)
+        self._learn_margin()
         self._fresh.clear()
         for job in ended:
             assert job.first is not None
@@ -149,10 +150,15 @@ class Door:
             self.lines.ended(job)
             self.pace.prefill(job.prompt, seconds(job.first - job.started))
             self.lengths.ended(job.output, at_limit=self.settings.limits_known)
-            foreseen_s = self._foreseen.pop(job.number, None)
-            if foreseen_s is not None:
-                self.margin.note(now_s, seconds(job.first - job.arrived) - foreseen_s)
         self.pump(self.engine.now)
+
+    def _learn_margin(self) -> None:
+        """How good were the predictions of those that have their first token now?"""
+        for job in self._awaited:
+            if job.first is not None:
+                error_s = seconds(job.first - job.arrived) - self._foreseen.pop(job.number)
+                self.margin.note(seconds(self.engine.now), error_s)
+        self._awaited = [job for job in self._awaited if job.first is None]
 
     def _learn_pace(self) -> None:
         busy, tokens, ran = self._last
@@ -176,6 +182,8 @@ class Door:
             self._footprints[job.number] = footprint = self._footprint(job)
             self._held += footprint
             self._fresh[job.number] = job
+            if job.number in self._foreseen:
+                self._awaited.append(job)
             self.engine.add(job, now)
 
     def _takes(self, job: Job) -> bool:
@@ -230,6 +238,7 @@ class Door:
             self.engine.waiting.remove(job)
             self._held -= self._footprints.pop(job.number)
             self._fresh.pop(job.number, None)
+            self._awaited = [other for other in self._awaited if other is not job]
             self.lines.ended(job)
         else:
             self.lines.remove(job)

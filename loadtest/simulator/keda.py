@@ -13,7 +13,12 @@ from loadtest.simulator.hpa import Milli
 
 @dataclass(frozen=True)
 class Fallback:
-    """What is answered for a trigger that has failed too often."""
+    """What is answered for a trigger that has failed too often.
+
+    Attributes:
+        failures: `failureThreshold`; one more is too often (`fallback.go` compares with >).
+
+    """
 
     failures: int
     replicas: int
@@ -23,7 +28,7 @@ class Fallback:
 
     def total(self, target: Milli, current: int, failures: int) -> Milli | None:
         """As a metric: target × replicas; None while the failures are not enough."""
-        if failures < self.failures:
+        if failures <= self.failures:
             return None
         return target * self._replicas(current)
 

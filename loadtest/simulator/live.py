@@ -90,14 +90,6 @@ class Lived:
     made: list[float] = field(default_factory=list)
 
     @property
-    def ttft(self) -> float:
-        return self.times[0] - self.due
-
-    @property
-    def e2e(self) -> float:
-        return self.times[-1] - self.due
-
-    @property
     def gaps(self) -> NDArray[np.float64]:
         """Between its tokens; those that came together share theirs."""
         times, counts = np.unique(self.times, return_counts=True)

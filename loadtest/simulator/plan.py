@@ -54,6 +54,8 @@ def main(arguments: argparse.Namespace) -> int:
     print(table([*rows, ("recommended", best)]))
     print(f"recommended: {best.candidate}")
     print(f"{len(search.played)} settings played, {wanted:.1%} good were wanted")
+    if arguments.ttft_slo is not None and not arguments.no_door:
+        print("with --ttft-slo deploy/ scales on tidegate_demand_sequences, which is not modelled")
     if best.good < wanted:
         print("NONE is good enough: allow more replicas, or other limits")
     start_s = search.one.start.total_s

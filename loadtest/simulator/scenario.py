@@ -2,9 +2,10 @@
 
 import argparse
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,8 @@ ROOFLINE_8B = Coefficients(8e-3, 1.03e-4, 3e-5, 6.4e-8, 3.4e-9)
 0.52 MFLOP for each pair of tokens / 156 TFLOP/s; sampling of 30 µs a sequence is a guess.
 """
 ROOFLINE = "roofline-8b"
+KV_CACHE = {"kv_blocks": 24_000, "block_size": 16}
+"""Of a replica, where neither the options nor a calibration say it."""
 MARGIN_S = 1.0
 
 
@@ -55,8 +58,13 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"what `calibrate` wrote, or {ROOFLINE}: worked out, not measured",
     )
-    for name, default in (("--kv-blocks", 24_000), ("--block-size", 16)):
-        group.add_argument(name, type=options.count, default=default, metavar="N")
+    for name, default in KV_CACHE.items():
+        group.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=options.count,
+            metavar="N",
+            help=f"default: those of the engine that was calibrated, or {default}",
+        )
     group.add_argument("--start", default="typical", metavar="S", help="seconds, or a preset")
     group.add_argument("--ttft-slo", type=options.positive, metavar="S", help="of the front door")
     group.add_argument("--no-door", action="store_true", help="vLLM's own queue, without bounds")
@@ -159,14 +167,18 @@ class Replica:
 
 def replica(arguments: argparse.Namespace) -> Replica:
     """What the options say."""
-    if arguments.coefficients == ROOFLINE:
-        coefficients, box = ROOFLINE_8B, None
-    else:
+    coefficients = ROOFLINE_8B
+    box: Box | None = None
+    measured: Mapping[str, Any] = {}
+    if arguments.coefficients != ROOFLINE:
         known = calibration.load(Path(arguments.coefficients))
-        coefficients, box = known.coefficients, known.box
+        coefficients, box, measured = known.coefficients, known.box, known.engine
+    kv_cache = {
+        name: getattr(arguments, name) or int(measured.get(name, default))
+        for name, default in KV_CACHE.items()
+    }
     door = None if arguments.no_door else DoorSettings(ttft_slo_s=arguments.ttft_slo)
-    start = start_of(arguments.start)
-    return Replica(coefficients, box, door, start, arguments.kv_blocks, arguments.block_size)
+    return Replica(coefficients, box, door, start_of(arguments.start), **kv_cache)
 
 
 def start_of(text: str) -> Start:

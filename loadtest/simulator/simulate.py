@@ -29,8 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--replicas", type=options.count, default=1, metavar="N", help="at first")
     parser.add_argument("--routing", choices=("least_loaded", "round_robin"))
     group = parser.add_argument_group("the autoscaler; none without a target")
-    for name in ("pending", "running", "kv"):
-        group.add_argument(f"--{name}-target", type=options.positive, metavar="N")
+    for name, unit in (
+        ("pending", "sequences"),
+        ("running", "sequences"),
+        ("kv", "per cent of the KV cache"),
+    ):
+        group.add_argument(
+            f"--{name}-target", type=options.positive, metavar="N", help=f"{unit}, of a pod"
+        )
     group.add_argument("--least", type=options.count, default=1, metavar="N", help="replicas")
     group.add_argument("--most", type=options.count, default=8, metavar="N", help="replicas")
     group.add_argument("--behavior", choices=("defaults", "tuned"), default="tuned")

@@ -90,7 +90,7 @@ def test_steps_are_told_only_where_they_are_kept(two_ports: Scripted) -> None:
     assert httpx.get(f"{two_ports.ops_url}/admin/steps").status_code == 404
     engine = ScriptedEngine()
     engine.step_records = [
-        StepRecord(float(at), 0, 16, 2, 50, [(16, 0)], 0.01, 3, 1, 0, 0) for at in range(1200)
+        StepRecord(float(at), 0, 16, 2, 50, ((16, 0),), 0.01, 3, 1, 0, 0) for at in range(1200)
     ]
     with scripted("--server.ops_port=0", "--metrics.step_records=9", engine=engine) as running:
         answer = httpx.get(f"{running.ops_url}/admin/steps")

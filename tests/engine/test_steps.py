@@ -1,5 +1,6 @@
 """What is kept of each step, and that nothing that is kept can harm the engine."""
 
+import gc
 import logging
 from types import SimpleNamespace
 from typing import Any
@@ -28,10 +29,13 @@ def finished(produced: int, prompt: int, cached: int = 0) -> SimpleNamespace:
     )
 
 
-def iteration(*ended: SimpleNamespace, gaps: tuple[float, ...] = ()) -> SimpleNamespace:
+def iteration(
+    *ended: SimpleNamespace, gaps: tuple[float, ...] = (), first: int = 0
+) -> SimpleNamespace:
     return SimpleNamespace(
         finished_requests=list(ended),
         inter_token_latencies_iter=list(gaps),
+        time_to_first_tokens_iter=[0.1] * first,
         num_generation_tokens=len(gaps),
         num_preempted_reqs=0,
     )
@@ -82,10 +86,11 @@ def test_what_sequences_say_of_a_step(
 def test_a_record_of_a_step() -> None:
     log = StepLog(10)
     log.states = {"a": sequence(3, 50), "b": sequence(1, 20)}
-    log.add(1, 7.0, scheduler(prefill=20, decodes=2), iteration(finished(2, 9), gaps=(0.02, 0.01)))
+    told = iteration(finished(2, 9), gaps=(0.02, 0.01), first=1)
+    log.add(1, 7.0, scheduler(prefill=20, decodes=2), told)
     (record,) = log.records
     assert (record.at, record.engine, record.prefill, record.decodes) == (7.0, 1, 20, 2)
-    assert (record.context, record.prompts) == (51 + 9, [(20, 0)])
+    assert (record.context, record.prompts) == (51 + 9, ((20, 0),))
     assert record.gap == 0.01
     assert (record.running, record.waiting, record.recomputed) == (2, 2, 0)
 
@@ -103,6 +108,25 @@ def test_contexts_are_not_guessed() -> None:
     log.states = {"a": sequence(3, 50)}
     log.add(0, 7.0, scheduler(decodes=2), iteration(gaps=(0.01,)))
     assert log.records[0].context is None
+
+
+def test_prompts_are_not_guessed() -> None:
+    """All of a step ended with it; what is left in hand made its token before, and waits."""
+    log = StepLog(10)
+    log.states = {"preempted": sequence(1, 50, last=NOW - 1)}
+    log.add(0, 7.0, scheduler(decodes=1), iteration(finished(9, 30), gaps=(0.01,)))
+    assert log.records[0].context is None
+
+
+def test_the_garbage_collector_has_nothing_to_look_at() -> None:
+    """A hundred thousand records would hold the event loop for 50 ms at each full collection."""
+    log = StepLog(10)
+    log.states = {"a": sequence(1, 50)}
+    log.add(0, 7.0, scheduler(prefill=50), iteration(first=1))
+    for _ in range(2):  # a tuple is let go once what is in it has been
+        gc.collect()
+    (record,) = log.records
+    assert not any(map(gc.is_tracked, (record, record.prompts, *record.prompts)))
 
 
 def test_tokens_that_are_computed_again_are_told() -> None:

@@ -133,6 +133,7 @@ def test_the_front_end_is_told_from_requests_that_met_an_idle_engine() -> None:
 
 @pytest.mark.engine
 @pytest.mark.slow
+@pytest.mark.usefixtures("environment_kept")
 async def test_the_real_engines_records_are_what_was_asked(tiny_model: Path) -> None:
     """Three prompts, two of them in chunks beside others that decode; every token is accounted."""
     settings = LiveSettings(tiny_model, 4, max_num_batched_tokens=64, max_model_len=256)

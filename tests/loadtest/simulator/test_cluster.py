@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.simulator.autoscaler import Autoscaler, Metric, Samples
+from loadtest.simulator import hpa
+from loadtest.simulator.autoscaler import Autoscaler, Controller, Metric, Samples, Seen
 from loadtest.simulator.cluster import (
     Cluster,
     ClusterSettings,
@@ -46,6 +48,11 @@ def test_replicas_add_up(routing: Routing) -> None:
     assert story.outcome.served == 500
     assert story.outcome.percentile("ttft", 99) < 0.5
     assert story.gpu_hours == pytest.approx(3 * 90 / 3600)
+    # What a picture shows is there without an autoscaler too.
+    assert [(m.at_s, m.desired, m.ready) for m in story.moments] == [
+        (at, 3, 3) for at in range(15, 91, 15)
+    ]
+    assert all(m.running > 0 for m in story.moments)
 
 
 def test_the_least_loaded_is_spared_what_a_turn_would_bring_it() -> None:
@@ -156,6 +163,14 @@ def test_keda_counts_what_drains_and_pods_do_not() -> None:
         cluster._delete(cluster.pods[1])
         cluster._until(ticks(16.0))
         assert cluster.story.moments[-1].desired == replicas
+
+
+@pytest.mark.parametrize("source", ["pods", "total"])
+def test_without_a_sample_nothing_is_changed(source: Literal["pods", "total"]) -> None:
+    """Whatever the last recommendation was: an empty answer is not a load of 0."""
+    controller = Controller(replace(PENDING, metrics=(Metric("running", 4, source),)))
+    seen = [Seen(hpa.Pod(name), Samples(PENDING.keep_s)) for name in "abc"]
+    assert [controller.sync(ticks(at), 3, seen) for at in (15.0, 330.0)] == [3, 3]
 
 
 def test_a_long_prompt_arrives_later() -> None:

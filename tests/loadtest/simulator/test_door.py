@@ -95,6 +95,20 @@ def test_with_a_limit_what_is_accepted_is_in_time() -> None:
     assert len(found["slo"][0]) > 0.9 * 1500 / 3
 
 
+def test_a_prediction_is_judged_by_the_first_token_and_not_by_the_last() -> None:
+    replica = Replica(replace(SMALL, kv_blocks=10**5), TIME, DoorSettings())
+    assert replica.door is not None
+    for job in (Job(n, 10, 400, 0) for n in range(4)):
+        replica.offer(job, 0)
+    replica.advance(ticks(0.5))  # from now on something is known of the pace
+    for job in (Job(n, 10, 40 if n == 4 else 4000, ticks(0.5)) for n in range(4, 12)):
+        replica.offer(job, ticks(0.5))
+    assert len(replica.advance(ticks(3.0))) == 5
+    begun = [job for job in replica.engine.running if job.first is not None]
+    assert len(begun) == 4
+    assert len(replica.door.margin._errors) == 5
+
+
 def test_tenants_share_by_tokens_and_not_by_how_often_they_ask() -> None:
     jobs = poisson(60, 1200)
     for job in jobs:

@@ -37,8 +37,8 @@ def test_a_fallback_is_a_metric_that_asks_for_its_replicas(
     behavior: str, current: int, replicas: int
 ) -> None:
     fallback = Fallback(3, 2, behavior)  # type: ignore[arg-type]
-    assert fallback.total(milli(4), current, failures=2) is None
-    total = fallback.total(milli(4), current, failures=3)
+    assert fallback.total(milli(4), current, failures=3) is None
+    total = fallback.total(milli(4), current, failures=4)
     assert total_metric(milli(4), current, total) == replicas
 
 

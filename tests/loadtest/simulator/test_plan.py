@@ -8,6 +8,7 @@ import yaml
 
 from loadtest.__main__ import USAGE_ERROR, main
 from loadtest.simulator.candidate import Candidate, Result, manifest, neighbours
+from tests.rig.server import ROOT
 
 ONE = Candidate(64, 2048)
 
@@ -56,8 +57,12 @@ def test_the_manifest_says_what_was_played() -> None:
     assert len(replace(ONE, up_percent=0).up_policies(240.0)) == 1
 
 
-def test_what_is_shipped() -> None:
-    assert Candidate.shipped(32, 2048) == replace(ONE, max_num_seqs=32, pending=4)
+def test_what_is_shipped_is_where_the_search_begins() -> None:
+    """`deploy/` says it for 32 slots and a start of 180 s."""
+    shipped = yaml.safe_load((ROOT / "deploy/k8s/components/hpa/hpa.yaml").read_text())
+    assert shipped["spec"]["behavior"]["scaleUp"].pop("selectPolicy") == "Max"  # the default
+    most = shipped["spec"]["maxReplicas"]
+    assert manifest(Candidate.shipped(32, 2048), "tidegate", most, 180.0) == shipped
 
 
 def test_it_finds_what_is_cheaper(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -73,7 +78,16 @@ def test_it_finds_what_is_cheaper(capsys: pytest.CaptureFixture[str], tmp_path: 
     text, _, document = capsys.readouterr().out.partition("---\n")
     rows = {line.split("  ")[0]: line.split() for line in text.splitlines()}
     shipped, found = rows["shipped"], rows["recommended"]
-    assert float(found[2]) <= float(shipped[2])
+    assert float(found[2]) < float(shipped[2])
     assert float(found[1].rstrip("%")) >= float(shipped[1].rstrip("%"))
     assert yaml.safe_load(document)["kind"] == "HorizontalPodAutoscaler"
     assert main(["plan", *arguments, "--share", "1.5"]) == USAGE_ERROR
+
+
+def test_what_is_not_modelled_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    load = ("--rate", "1", "--minutes", "0.5", "--most", "1", "--start", "60")
+    lengths = ("--prompt-tokens", "fixed:9", "--output-tokens", "fixed:9")
+    arguments = ("--coefficients", "roofline-8b", *load, *lengths)
+    for more, said in (((), False), (("--ttft-slo", "2"), True)):
+        assert main(["plan", *arguments, *more]) == 0
+        assert ("tidegate_demand_sequences" in capsys.readouterr().out) is said

@@ -60,16 +60,28 @@ def test_the_same_seed_the_same_words(capsys: pytest.CaptureFixture[str]) -> Non
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_what_the_fit_has_not_seen_is_told(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    path = tmp_path / "c.json"
+def calibrated(path: Path, **engine: int) -> str:
     work = Work(50, 64, 10**6, 10**9)
     terms = {name: Estimate(0.01 if name == "step" else 1e-5, 0, 1) for name in TERMS}
     found = Fit(terms, Box(work, work), Errors(0, 0, 0, 99), 0, 0)
-    path.write_text(json.dumps(Calibration("model", {}, found).dump()))
-    assert simulate("--coefficients", str(path), *POISSON, *LENGTHS) == 0
+    path.write_text(json.dumps(Calibration("model", engine, found).dump()))
+    return str(path)
+
+
+def test_what_the_fit_has_not_seen_is_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert simulate("--coefficients", calibrated(tmp_path / "c.json"), *POISSON, *LENGTHS) == 0
     assert "extrapolated: prefill up to" in capsys.readouterr().out
+
+
+def test_the_kv_cache_is_that_of_the_engine_that_was_calibrated(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = calibrated(tmp_path / "c.json", kv_blocks=2, block_size=32)
+    assert simulate("--coefficients", path, *POISSON, *LENGTHS) == USAGE_ERROR
+    assert "does not fit into --kv-blocks: 64" in capsys.readouterr().err
+    assert simulate("--coefficients", path, *POISSON, *LENGTHS, "--kv-blocks", "99") == 0
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,27 @@ def test_only_the_terms_of_a_step_are_scaled() -> None:
     )
 
 
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.usefixtures("environment_kept")
+def test_the_real_engine_is_measured_and_predicted(
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Grids, capacity, a run and its prediction; how near it comes is not for a busy machine."""
+    engine = ("--max-num-seqs", "2", "--max-num-batched-tokens", "128", "--max-model-len", "128")
+    load = ("--loads", "0.2", "--shapes", "fixed", "--seconds", "2")
+    lengths = ("--prompt-tokens", "16", "--output-tokens", "8", "--out", str(tmp_path))
+    assert main(["validate", "--model", str(tiny_model), *engine, *load, *lengths]) in (0, 1)
+    *_, name = capsys.readouterr().out.split()
+    (run,) = json.loads(Path(name).read_text())["runs"]
+    predicted, measured = run["predicted"], run["measured"]
+    assert run["requests"] > 1
+    assert 0.1 < predicted["tokens_per_s"] / measured["tokens_per_s"] < 10  # what comes, is served
+    for one in (predicted, measured):
+        assert 0 < one["ttft"] < one["e2e"]
+        assert 0 < one["itl"] < one["e2e"]
+
+
 # -- static against continuous
 
 STEP_ALONE = Coefficients(step=0.010, token=0.0, decode=0.0, context=0.0, attention=0.0)
