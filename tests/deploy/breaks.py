@@ -104,7 +104,7 @@ BREAKS = {
         ("Deployment/tidegate", "drain_setle_s", "did you mean lifecycle.drain_settle_s"),
     ),
     "no such setting in the environment": Break(
-        "k8s/components/hpa-slo/deployment.yaml", "TTFT_SLO_S", "TTFT_SLO", "gpu-hpa-slo",
+        "k8s/components/ttft-slo/deployment.yaml", "TTFT_SLO_S", "TTFT_SLO", "gpu-hpa-slo",
         ("TIDEGATE_ADMISSION__TTFT_SLO", "did you mean"),
     ),
     "no operational port": Break(
