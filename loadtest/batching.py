@@ -24,7 +24,6 @@ import argparse
 import dataclasses
 import gc
 import json
-import os
 import tempfile
 import warnings
 import zlib
@@ -38,7 +37,7 @@ from typing import Any
 
 import numpy as np
 
-from loadtest import arms, arrivals, batching_report, files, machine, options
+from loadtest import arms, arrivals, batching_report, files, machine, options, vllm_library
 from loadtest.arms import ARMS, Cell, Job, Pair, Seconds, Served, Workload
 from loadtest.errors import UsageError
 from loadtest.lengths import Lengths
@@ -98,11 +97,7 @@ def _add_lengths(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="of the traces, prompts and outputs; default: what brings their means to the next two",
     )
-    for name in ("prompt", "output"):
-        default = getattr(Settings, f"{name}_tokens")
-        parser.add_argument(
-            f"--{name}-tokens", type=options.count, metavar="N", help=f"mean; default: {default}"
-        )
+    options.add_counts(parser, Settings, {"prompt-tokens": "mean", "output-tokens": "mean"})
 
 
 def _add_rounds(parser: argparse.ArgumentParser) -> None:
@@ -133,12 +128,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", type=Path, metavar="DIR", help="default: a tiny one, made for the occasion"
     )
-    parser.add_argument(
-        "--threads",
-        type=options.count,
-        metavar="N",
-        help=f"of the engine on a CPU; default: {Settings.threads}",
-    )
+    options.add_counts(parser, Settings, {"threads": "of the engine on a CPU"})
     parser.add_argument(
         "--kv-cache",
         type=options.positive,
@@ -186,28 +176,10 @@ def workloads(settings: Settings) -> list[Workload]:
 # -- the engine
 
 
-_ENVIRONMENT = {
-    # The engine runs between two calls of ours, not in a process of its own.
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    # What vLLM compiles even when it is told to be eager would be compiled in the first round.
-    "TORCH_COMPILE_DISABLE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-}
-_QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "TORCH_CPP_LOG_LEVEL": "ERROR"}
-
-
 def _vllm(threads: int) -> Any:
-    """The package, imported into the environment that it reads some things from alone."""
-    os.environ.update(_ENVIRONMENT | {"OMP_NUM_THREADS": str(threads)})
-    for name, value in _QUIET.items():
-        os.environ.setdefault(name, value)
     warnings.filterwarnings("ignore", category=FutureWarning)  # vLLM's, of torch
-    try:
-        import vllm  # noqa: PLC0415 - the harness does without it
-    except ImportError as error:
-        raise UsageError(f"batching runs vLLM itself, which cannot be imported: {error}") from None
-    return vllm
+    # The engine runs between two calls of ours, not in a process of its own.
+    return vllm_library.imported("batching", threads, {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"})
 
 
 class Vllm:

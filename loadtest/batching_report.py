@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from loadtest import arms
 from loadtest.arms import LOAD, STATISTICS, Cell
 from loadtest.table import NONE, number
+from loadtest.text import aligned
 
 CLOSED_HEAD = (
     *("closed loop", "B", "static tokens/s", "continuous", "ratio [95 %]"),
@@ -28,7 +29,7 @@ def render(cells: Sequence[Cell]) -> str:
     """Two tables, and what to know of them."""
     closed = [CLOSED_HEAD, *(_closed_row(cell) for cell in cells)]
     opened = [OPEN_HEAD, *(_open_row(cell) for cell in cells)]
-    return "\n".join([*_aligned(closed), "", *_aligned(opened), "", *_notes(cells)])
+    return "\n".join([aligned(closed), "", aligned(opened), "", *_notes(cells)])
 
 
 def _closed_row(cell: Cell) -> Sequence[str]:
@@ -58,13 +59,6 @@ def _open_row(cell: Cell) -> Sequence[str]:
 
 def _ms(seconds: float | None) -> str:
     return number(None if seconds is None else 1000 * seconds)
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *rest in rows:
-        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
-        yield "  ".join([first.ljust(widths[0]), *cells])
 
 
 def _notes(cells: Sequence[Cell]) -> Iterator[str]:

@@ -233,6 +233,15 @@ def count(text: str) -> int:
     return value
 
 
+def add_counts(parser: ArgumentParser, defaults: object, helps: Mapping[str, str]) -> None:
+    """Options that are counts, by their names; the help ends with the attribute in `defaults`."""
+    for name, words in helps.items():
+        default = getattr(defaults, name.replace("-", "_"))
+        parser.add_argument(
+            f"--{name}", type=count, metavar="N", help=f"{words}; default: {default}"
+        )
+
+
 def rate(text: str) -> Rate:
     """`20`, or `2x` for twice the capacity; 0 is a rate only among others."""
     try:

@@ -15,6 +15,7 @@ from loadtest.metrics import MIN_FOR_P99, NAMES
 from loadtest.plan import Load
 from loadtest.record import Record
 from loadtest.result import Result
+from loadtest.text import aligned
 from loadtest.verdict import Grade, send_lag_p99
 
 WIDTH = 100  # of a note
@@ -371,16 +372,10 @@ def _banner(result: Result) -> str:
 
 
 def _text(section: Section) -> str:
-    rows = [list(row) for row in ([section.head] if section.head else []) + list(section.rows)]
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    left = not section.head  # names and their values, not columns of numbers
-    lines = [section.title]
-    for row in rows:
-        first, *rest = (
-            cell.ljust(width) if left or column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        lines.append("  ".join(["", first, *rest]).rstrip())
+    rows = [*([section.head] if section.head else []), *section.rows]
+    # Without a head: names and their values, not columns of numbers.
+    table = aligned(rows, left=not section.head)
+    lines = [section.title, *(f"  {line}".rstrip() for line in table.split("\n") if rows)]
     if section.note:
         lines += textwrap.wrap(
             f"({section.note})", WIDTH, initial_indent="  ", subsequent_indent="  "

@@ -25,7 +25,7 @@ from loadtest.simulator.grids import Cell
 from loadtest.simulator.live import Live, Lived, LiveSettings, Planned, random_prompt, started
 from loadtest.simulator.records import Observation, Record
 from loadtest.simulator.step_time import Coefficients
-from loadtest.simulator.text import aligned
+from loadtest.text import aligned
 
 LOAD = 0.7
 """Of the mixture, as a share of the capacity that the fit predicts."""
@@ -80,11 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what GET /admin/steps of a service answered (metrics.step_records)",
     )
     add_engine(parser)
-    for name, what in (("rounds", "through the grids"), ("steps", "that each batch decodes")):
-        default = getattr(Settings, name)
-        parser.add_argument(
-            f"--{name}", type=options.count, metavar="N", help=f"{what}; default: {default}"
-        )
+    counts = {"rounds": "through the grids", "steps": "that each batch decodes"}
+    options.add_counts(parser, Settings, counts)
     parser.add_argument(
         "--seconds",
         type=options.positive,
@@ -98,16 +95,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """The engine's options."""
-    for name, what in (
-        ("max-num-seqs", "slots"),
-        ("max-num-batched-tokens", "tokens in a step"),
-        ("max-model-len", "the longest prompt and answer"),
-        ("threads", "of the engine on a CPU"),
-    ):
-        default = getattr(Settings, name.replace("-", "_"))
-        parser.add_argument(
-            f"--{name}", type=options.count, metavar="N", help=f"{what}; default: {default}"
-        )
+    counts = {
+        "max-num-seqs": "slots",
+        "max-num-batched-tokens": "tokens in a step",
+        "max-model-len": "the longest prompt and answer",
+        "threads": "of the engine on a CPU",
+    }
+    options.add_counts(parser, Settings, counts)
     parser.add_argument(
         "--kv-cache",
         type=options.positive,

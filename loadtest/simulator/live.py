@@ -6,7 +6,6 @@ The engine runs in a process of its own, as it does in a service; between it and
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -17,18 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadtest import vllm_library
 from loadtest.errors import UsageError
 from loadtest.simulator.engine import EngineSettings
 from loadtest.simulator.records import Record
 
-_ENVIRONMENT = {
-    # What vLLM compiles even when it is told to be eager would be compiled in the first run.
-    "TORCH_COMPILE_DISABLE": "1",
-    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-}
-_QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 UNIPROC = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 """What vLLM takes for one GPU: the model runs in the engine's process."""
 
@@ -47,17 +39,11 @@ class LiveSettings:
 
 
 def vllm(threads: int) -> Any:
-    """The package, imported into the environment that it reads some things from alone."""
-    os.environ.update(_ENVIRONMENT | {"OMP_NUM_THREADS": str(threads)})
-    for name, value in _QUIET.items():
-        os.environ.setdefault(name, value)
-    try:
-        import vllm as package  # noqa: PLC0415 - the harness does without it
-    except ImportError as error:
-        raise UsageError(f"this runs vLLM itself, which cannot be imported: {error}") from None
+    """The package."""
+    found = vllm_library.imported("this", threads, {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"})
     # vLLM would log each step, as it is asked for the details of each.
     logging.getLogger("vllm.v1.metrics.loggers").setLevel(logging.ERROR)
-    return package
+    return found
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from loadtest.simulator.candidate import Candidate, Result, manifest, neighbours
 from loadtest.simulator.cluster import ClusterSettings, simulate
 from loadtest.simulator.hpa_behavior import Bounds
 from loadtest.simulator.outcome import Slo
-from loadtest.simulator.text import aligned
+from loadtest.text import aligned
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -25,8 +25,8 @@ from loadtest.simulator import calibration
 from loadtest.simulator.engine import Engine, EngineSettings
 from loadtest.simulator.job import Job
 from loadtest.simulator.step_time import Coefficients, StepTime
-from loadtest.simulator.text import aligned
 from loadtest.simulator.ticks import seconds, ticks
+from loadtest.text import aligned
 
 BOUND: Final = 0.10
 """How far off a ratio may be."""

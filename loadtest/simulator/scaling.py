@@ -19,8 +19,8 @@ from loadtest.simulator.job import Job
 from loadtest.simulator.outcome import Slo
 from loadtest.simulator.pods import Start
 from loadtest.simulator.step_time import Coefficients
-from loadtest.simulator.text import aligned
 from loadtest.simulator.ticks import ticks
+from loadtest.text import aligned
 
 SLOTS, STEP_S, OUTPUT = 32, 0.05, 160
 """A request holds one of 32 slots for 160 steps of 50 ms: a replica serves 4/s."""

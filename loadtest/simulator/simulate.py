@@ -14,7 +14,7 @@ from loadtest.simulator.cluster import Cluster, ClusterSettings, Story, accepted
 from loadtest.simulator.hpa_behavior import Bounds
 from loadtest.simulator.outcome import Outcome, Slo
 from loadtest.simulator.scaling import tuned
-from loadtest.simulator.text import aligned
+from loadtest.text import aligned
 
 BINS = 200
 

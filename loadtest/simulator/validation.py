@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from loadtest.simulator.replay import Figures
-from loadtest.simulator.text import aligned
+from loadtest.text import aligned
 
 BOUNDS: Final[Mapping[str, float]] = {
     "ttft": 0.20,

@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-RUN_VLLM = {"batching.py", "live.py"}
+RUN_VLLM = {"vllm_library.py"}
 """What is about the engine itself: no server is between."""
 
 

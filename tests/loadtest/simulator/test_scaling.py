@@ -8,7 +8,7 @@ import pytest
 
 from loadtest.__main__ import main
 from loadtest.simulator import scaling
-from loadtest.simulator.text import aligned
+from loadtest.text import aligned
 
 
 def arguments(*more: str) -> argparse.Namespace:
