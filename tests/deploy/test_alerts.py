@@ -1,7 +1,6 @@
 """Each alert is tested both ways, by tests that can fail; Kubernetes gets the same alerts."""
 
 import re
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import yaml
 
 from deploy.monitoring.__main__ import COMPONENT
 from deploy.monitoring.alerts import FILE, alerts, groups
-from tests.rig.debian import program
+from tests.rig.prometheus import promtool
 
 TESTS = FILE.with_name("alerts_test.yaml")
 HPA = COMPONENT.parent / "hpa" / "hpa.yaml"
@@ -19,18 +18,6 @@ NAMES = {alert.name for alert in alerts()}
 EXPRESSIONS = {alert.name: alert.expression for alert in alerts()}
 
 _SERIES = re.compile(r"\b(?:up|(?:vllm[_:]|tidegate_|kube_)\w+)\b")
-
-
-def promtool(*arguments: str | Path) -> tuple[int, str]:
-    ran = subprocess.run(
-        [program("promtool", "prometheus"), *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    return ran.returncode, ran.stdout
 
 
 def unit_tests() -> list[dict[str, Any]]:

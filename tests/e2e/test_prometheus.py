@@ -1,6 +1,5 @@
 """The series as Prometheus reads them: names, types, labels, values, both formats."""
 
-import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -9,9 +8,8 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.rig.debian import program
 from tests.rig.metrics_page import PAGE, page
-from tests.rig.prometheus import Labels, Prometheus, every_second
+from tests.rig.prometheus import Labels, Prometheus, every_second, promtool
 from tests.rig.service import Samples, Service, until
 
 OURS = ("vllm_", "tidegate_")
@@ -146,22 +144,9 @@ def test_promtool_has_no_complaint_about_our_own_series(used: Service) -> None:
         if line.removeprefix("# HELP ").removeprefix("# TYPE ").startswith(OURS)
     ]
     assert len(own) > 2 * len(SERIES)
-    assert promtool("".join(own)) == (0, "")
+    assert promtool("check", "metrics", text="".join(own)) == (0, "")
     # It does complain about others.
-    assert promtool("# TYPE a_bad_total gauge\na_bad_total 1\n")[0] != 0
-
-
-def promtool(text: str) -> tuple[int, str]:
-    ran = subprocess.run(
-        [program("promtool", "prometheus"), "check", "metrics"],
-        input=text,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    return ran.returncode, ran.stdout
+    assert promtool("check", "metrics", text="# TYPE a_bad_total gauge\na_bad_total 1\n")[0] != 0
 
 
 def by_name(samples: Samples) -> dict[str, dict[Labels, float]]:

@@ -24,6 +24,7 @@ from loadtest import arms, batching, batching_report
 from loadtest.arms import ARMS, Cell, Engine, Job, Pair, Served, Workload
 from loadtest.bootstrap import mean
 from loadtest.errors import UsageError
+from tests.rig.environment import forget_services
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 
@@ -335,12 +336,6 @@ def elsewhere() -> Iterator[ProcessPoolExecutor]:
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn, initializer=forget_services) as pool:
         yield pool
-
-
-def forget_services() -> None:
-    """What a service that ran in the tests' process has told vllm is over with it."""
-    for name in [name for name in os.environ if name.startswith("VLLM_")]:
-        del os.environ[name]
 
 
 @pytest.mark.engine

@@ -1,10 +1,8 @@
 """A collector of OpenTelemetry spans: OTLP over HTTP, on a loopback port."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
@@ -12,6 +10,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from tests.rig.http_thread import Answer, served
 from tests.rig.server import LOOPBACK
 
 
@@ -43,28 +42,13 @@ def collector() -> Iterator[Collector]:
     """Collects until the end of the context."""
     found: list[Span] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            found.extend(_spans(body))
-            answer = ExportTraceServiceResponse().SerializeToString()
-            self.send_response(200)
-            self.send_header("content-type", "application/x-protobuf")
-            self.send_header("content-length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
+    def collect(_path: str, body: bytes) -> Answer:
+        found.extend(_spans(body))
+        done = ExportTraceServiceResponse().SerializeToString()
+        return 200, "application/x-protobuf", done
 
-        def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
-            pass
-
-    with ThreadingHTTPServer((LOOPBACK, 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield Collector(f"http://{LOOPBACK}:{server.server_port}/v1/traces", found)
-        finally:
-            server.shutdown()
-            thread.join()
+    with served(collect) as port:
+        yield Collector(f"http://{LOOPBACK}:{port}/v1/traces", found)
 
 
 def _spans(body: bytes) -> Iterator[Span]:

@@ -21,7 +21,6 @@ from tests.rig.service import ServerError, Service, Setting, until
 
 T = TypeVar("T")
 
-_LOGGING = "VLLM_LOGGING_CONFIG_PATH"
 _OPTIONS = 3
 """Where the settings begin in a service's command: after `python -m app`."""
 
@@ -94,16 +93,10 @@ class InProcess(Service):
         self.thread.join(60)
         os.environ.clear()
         os.environ.update(self._environment)
-        _forget_files()
+        # What vLLM has kept of it since the engine was there is over too.
+        importlib.import_module("vllm.envs").disable_envs_cache()
         if self.thread.is_alive() or self.survivors():
             raise ServerError(f"left behind: {self.thread}, {self.survivors()}")
-
-
-def _forget_files() -> None:
-    """Or vLLM would look for a file of this service, or of one before it, that is gone."""
-    if not Path(os.environ.get(_LOGGING, "/")).exists():
-        del os.environ[_LOGGING]
-    importlib.import_module("vllm.envs").disable_envs_cache()
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -1,5 +1,6 @@
 """Debian's own Prometheus, scraping servers."""
 
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,3 +101,17 @@ def every_second(scraped: Server | Sequence[Target], rules: Sequence[Path] = ())
         "rule_files": [str(path) for path in rules],
         "scrape_configs": [{"job_name": "tidegate", "static_configs": groups}],
     }
+
+
+def promtool(*arguments: str | Path, text: str | None = None) -> tuple[int, str]:
+    """Its status and what it says; `text` is its input."""
+    ran = subprocess.run(
+        [program("promtool", "prometheus"), *map(str, arguments)],
+        input=text,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    return ran.returncode, ran.stdout

@@ -6,12 +6,11 @@ it asks for the pods that the autoscaler's selector finds, and gives back what P
 
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -19,9 +18,9 @@ import httpx
 
 from tests.e2e.hpa.control_plane import AUTHORIZATION
 from tests.e2e.hpa.tls import Certificate
+from tests.rig import http_thread
 from tests.rig.prometheus import Prometheus
 from tests.rig.rule import Rule
-from tests.rig.server import LOOPBACK
 
 GROUP = "custom.metrics.k8s.io"
 VERSION = f"{GROUP}/v1beta1"
@@ -146,33 +145,18 @@ def pod_names(url: str, tls: Certificate) -> Iterator[Callable[[str, str], Seque
 def served(adapter: Adapter, tls: Certificate) -> Iterator[int]:
     """Over HTTPS, as an aggregated API must be; the port."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(path: str, _body: bytes) -> http_thread.Answer:
+        status, found = adapter.answer(path)
+        return status, "application/json", json.dumps(found).encode()
 
-        def do_GET(self) -> None:
-            status, found = adapter.answer(self.path)
-            body = json.dumps(found).encode()
-            self.send_response(status)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
-            pass
-
-    with ThreadingHTTPServer((LOOPBACK, 0), Handler) as server:
+    def encrypt(server: ThreadingHTTPServer) -> None:
         # Each connection's own thread shakes hands, so that a slow one holds nobody up.
         server.socket = tls.served().wrap_socket(
             server.socket, server_side=True, do_handshake_on_connect=False
         )
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server.server_port
-        finally:
-            server.shutdown()
-            thread.join()
+
+    with http_thread.served(answer, protocol="HTTP/1.1", prepare=encrypt) as port:
+        yield port
 
 
 def registration(port: int) -> list[dict[str, Any]]:

@@ -1,10 +1,11 @@
 """Nothing here depends on how busy the machine is: all of it runs beside others."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.rig import environment
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -15,8 +16,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def environment_kept() -> Iterator[None]:
-    """What an engine in this process is told there is not for the services of other tests."""
-    before = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
+    """An engine in this process knows nothing of services before it, nor they of it after."""
+    with environment.environment_kept():
+        environment.forget_services()
+        yield

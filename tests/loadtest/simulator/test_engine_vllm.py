@@ -4,7 +4,6 @@ vLLM's scheduler needs no model: each step's tokens are made up here.
 """
 
 import itertools
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from loadtest.simulator.engine import Engine, EngineSettings
 from loadtest.simulator.job import Job
 from loadtest.simulator.step_time import Work
 from tests.loadtest.simulator.factory import TIME
+from tests.rig.environment import environment_kept, forget_services
 from tests.rig.logs import loggers_kept
 
 BLOCK = 16
@@ -54,12 +54,10 @@ class Vllm:
 
 @pytest.fixture(scope="module")
 def vllm(tiny_model: Path) -> Iterator[Vllm]:
-    environment = dict(os.environ)
-    # Of a service that was in this process: its file is gone.
-    os.environ.pop("VLLM_LOGGING_CONFIG_PATH", None)
-    with loggers_kept():
+    with environment_kept(), loggers_kept():
+        forget_services()
         import torch  # noqa: PLC0415 - it takes seconds
-        from vllm import EngineArgs, SamplingParams, envs  # noqa: PLC0415
+        from vllm import EngineArgs, SamplingParams  # noqa: PLC0415
         from vllm.utils.hashing import sha256  # noqa: PLC0415
         from vllm.v1.core.kv_cache_utils import (  # noqa: PLC0415
             get_request_block_hasher,
@@ -75,7 +73,6 @@ def vllm(tiny_model: Path) -> Iterator[Vllm]:
         from vllm.v1.request import Request  # noqa: PLC0415
         from vllm.v1.structured_output import StructuredOutputManager  # noqa: PLC0415
 
-        envs.disable_envs_cache()
         spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
         init_none_hash(sha256)
         arguments = EngineArgs(
@@ -96,8 +93,6 @@ def vllm(tiny_model: Path) -> Iterator[Vllm]:
             ModelRunnerOutput,
             get_request_block_hasher(BLOCK, sha256),
         )
-    os.environ.clear()
-    os.environ.update(environment)
 
 
 @dataclass(frozen=True)
