@@ -1,8 +1,10 @@
-"""Files that no other run has."""
+"""Files that no other run has, and those that somebody named."""
 
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
+
+from loadtest.errors import UsageError
 
 
 def create(directory: Path, name: str, suffix: str, becomes: str | None = None) -> Path:
@@ -27,3 +29,17 @@ def create(directory: Path, name: str, suffix: str, becomes: str | None = None) 
             continue
         return path
     raise AssertionError("unreachable")
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file that was asked for by name, and make its directory where it is missing.
+
+    Raises:
+        UsageError: it cannot be written.
+
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    except OSError as error:
+        raise UsageError(f"{error.filename}: {error.strerror}") from None

@@ -13,7 +13,7 @@ from loadtest.simulator.ticks import Ticks, seconds, ticks
 STALE_S = 300.0
 """A sample that is older than this is no longer found by a query."""
 
-Gauge: TypeAlias = Literal["pending", "running", "kv"]
+Gauge: TypeAlias = Literal["pending", "running", "demand", "kv"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class Metric:
     """One metric and its target for a replica on average.
 
     Attributes:
-        gauge: the scraped series; `kv` is in per cent.
+        gauge: the scraped series; `kv` is in per cent, `demand` is what is pending, running or was
+            refused in the last minute.
         target: AverageValue.
         source: `pods` through an adapter, or `total` through KEDA, which sums over all that is
             scraped, draining pods too.
@@ -81,9 +82,11 @@ class Samples:
 
 
 def _value(gauges: Gauges, gauge: Gauge) -> float:
-    if gauge == "pending":
-        return gauges.pending
-    return gauges.running if gauge == "running" else 100 * gauges.kv_usage
+    if gauge == "kv":
+        return 100 * gauges.kv_usage
+    if gauge == "demand":
+        return gauges.pending + gauges.running + gauges.refused
+    return gauges.pending if gauge == "pending" else gauges.running
 
 
 @dataclass(frozen=True)

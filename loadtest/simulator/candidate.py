@@ -1,13 +1,20 @@
 """One setting of everything that a planner may choose, and what it comes to."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from loadtest.simulator.autoscaler import Autoscaler, Metric
+from loadtest.simulator.autoscaler import Autoscaler, Gauge, Metric
 from loadtest.simulator.cluster import ClusterSettings, Story, simulate
 from loadtest.simulator.hpa_behavior import Behavior, Bounds, Policy, Rules
 from loadtest.simulator.outcome import Slo
 from loadtest.simulator.scenario import Load, Replica
+
+SERIES: Mapping[Gauge, str] = {
+    "pending": "vllm_pending_requests",
+    "running": "vllm_running_requests",
+    "demand": "tidegate_demand_sequences",
+}
 
 
 @dataclass(frozen=True)
@@ -15,8 +22,9 @@ class Candidate:
     """What is chosen.
 
     Attributes:
-        pending: target for a replica.
-        running: target as a share of the slots.
+        pending: target for a replica; None: there is only one target, for demand.
+        running: target as a share of the slots, for demand too: while nothing waits or is refused
+            that is what runs.
         up: pods that may come within the time of a start, or
         up_percent: so many per cent of those that are there, if that is more; 0: no such policy.
         down_window_s: for which the most that was asked for counts.
@@ -27,7 +35,7 @@ class Candidate:
     max_num_seqs: int
     max_num_batched_tokens: int
     least: int = 1
-    pending: int = 4
+    pending: int | None = 4
     running: float = 0.75
     up: int = 2
     up_percent: int = 50
@@ -35,9 +43,12 @@ class Candidate:
     down_every_s: float = 150.0
 
     @classmethod
-    def shipped(cls, slots: int, tokens: int) -> "Candidate":
-        """As `deploy/` has it: pending at an eighth of the slots."""
-        return cls(slots, tokens, pending=max(1, slots // 8))
+    def shipped(cls, slots: int, tokens: int, *, slo: bool = False) -> "Candidate":
+        """As `deploy/` has it: pending at an eighth of the slots.
+
+        With `admission.ttft_slo_s` nothing waits for long, and demand is what it goes by.
+        """
+        return cls(slots, tokens, pending=None if slo else max(1, slots // 8))
 
     def autoscaler(self, most: int, start_s: float) -> Autoscaler:
         """Its manifest, as the simulator has it."""
@@ -45,7 +56,7 @@ class Candidate:
             Rules(0.0, self.up_policies(start_s)),
             Rules(self.down_window_s, (Policy("Pods", 1, self.down_every_s),)),
         )
-        metrics = (Metric("pending", self.pending), Metric("running", self.running_target))
+        metrics = tuple(Metric(gauge, target) for gauge, target in self.targets.items())
         return Autoscaler(metrics, Bounds(self.least, max(most, self.least), behavior))
 
     def up_policies(self, start_s: float) -> tuple[Policy, ...]:
@@ -56,14 +67,18 @@ class Candidate:
         return (pods, percent) if self.up_percent else (pods,)
 
     @property
-    def running_target(self) -> int:
-        return max(1, round(self.running * self.max_num_seqs))
+    def targets(self) -> dict[Gauge, int]:
+        """For a replica, in sequences."""
+        running = max(1, round(self.running * self.max_num_seqs))
+        if self.pending is None:
+            return {"demand": running}
+        return {"pending": self.pending, "running": running}
 
     def __str__(self) -> str:
+        targets = ", ".join(f"{gauge} {target}" for gauge, target in self.targets.items())
         return (
             f"{self.max_num_seqs} slots, {self.max_num_batched_tokens} tokens; at least "
-            f"{self.least}, pending {self.pending}, running {self.running_target}; up {self.up} "
-            f"or {self.up_percent} %, "
+            f"{self.least}, {targets}; up {self.up} or {self.up_percent} %, "
             f"down {self.down_window_s:g} s and 1 per {self.down_every_s:g} s"
         )
 
@@ -88,12 +103,12 @@ class Result:
         return (False, self.gpu_hours) if self.good >= wanted else (True, -self.good)
 
 
-def play(candidate: Candidate, load: Load, one: Replica, most: int, limits: Slo) -> Result:
+def play(candidate: Candidate, load: Load, one: Replica, most: int) -> Story:
     """Simulate it."""
     engine = one.engine(candidate.max_num_seqs, candidate.max_num_batched_tokens)
     scaler = candidate.autoscaler(most, one.start.total_s)
     given = ClusterSettings(engine, one.coefficients, one.door, candidate.least, scaler, one.start)
-    return result(candidate, simulate(given, load.jobs(), load.end_s), limits)
+    return simulate(given, load.jobs(), load.end_s)
 
 
 def result(candidate: Candidate, story: Story, limits: Slo) -> Result:
@@ -104,10 +119,6 @@ def result(candidate: Candidate, story: Story, limits: Slo) -> Result:
 
 def manifest(candidate: Candidate, name: str, most: int, start_s: float) -> dict[str, Any]:
     """The autoscaler, as Kubernetes takes it."""
-    targets = (
-        ("vllm_pending_requests", candidate.pending),
-        ("vllm_running_requests", candidate.running_target),
-    )
     return {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
@@ -116,7 +127,9 @@ def manifest(candidate: Candidate, name: str, most: int, start_s: float) -> dict
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
             "minReplicas": candidate.least,
             "maxReplicas": max(most, candidate.least),
-            "metrics": [_pods_metric(series, target) for series, target in targets],
+            "metrics": [
+                _pods_metric(SERIES[gauge], target) for gauge, target in candidate.targets.items()
+            ],
             "behavior": {
                 "scaleUp": _rules(0, candidate.up_policies(start_s)),
                 "scaleDown": _rules(
@@ -146,7 +159,7 @@ def neighbours(
     """All that differ in one choice."""
     choices: dict[str, tuple[Any, ...]] = {
         "least": tuple(range(1, most + 1)),
-        "pending": (1, 2, 4, 8, 16, 32),
+        "pending": () if one.pending is None else (1, 2, 4, 8, 16, 32),
         "running": (0.25, 0.5, 0.75, 0.9),
         "up": (1, 2, 4, 8),
         "up_percent": (0, 50, 100),

@@ -14,6 +14,9 @@ from loadtest.simulator.job import Job
 from loadtest.simulator.lines import Lines
 from loadtest.simulator.ticks import Ticks, seconds, ticks
 
+DEMAND_S = 60.0
+"""How long what was refused counts as demand."""
+
 
 @dataclass(frozen=True)
 class DoorSettings:
@@ -65,6 +68,7 @@ class Door:
         self.late: list[Job] = []
         self._timeout = ticks(self.settings.queue_timeout_s)
         self._deadlines: deque[Job] = deque()
+        self._refused: deque[Ticks] = deque()
         self._foreseen: dict[int, float] = {}
         self._awaited: list[Job] = []  # foreseen, in the engine, and without a first token
         self._footprints: dict[int, int] = {}
@@ -76,6 +80,12 @@ class Door:
     def unfinished(self) -> int:
         return self.lines.count + self.engine.unfinished
 
+    def refused(self, now: Ticks) -> int:
+        """How many were refused when they came, of the last minute."""
+        while self._refused and self._refused[0] < now - ticks(DEMAND_S):
+            self._refused.popleft()
+        return len(self._refused)
+
     # -- a request comes
 
     def offer(self, job: Job, now: Ticks) -> bool:
@@ -84,6 +94,7 @@ class Door:
         refusal = self._refusal(outlook)
         if refusal is not None:
             job.refused, job.ended = refusal, now
+            self._refused.append(now)
             return False
         if not outlook.at_once and self.pace.token_s:
             self._foreseen[job.number] = outlook.first_token_s

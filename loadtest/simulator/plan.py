@@ -3,18 +3,34 @@
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import yaml
 
-from loadtest import options
+from loadtest import files, options, page
 from loadtest.errors import UsageError
 from loadtest.simulator import scenario
 from loadtest.simulator.autoscaler import Autoscaler, Metric
 from loadtest.simulator.candidate import Candidate, Result, manifest, neighbours, play, result
-from loadtest.simulator.cluster import ClusterSettings, simulate
+from loadtest.simulator.cluster import ClusterSettings, Story, simulate
 from loadtest.simulator.hpa_behavior import Bounds
 from loadtest.simulator.outcome import Slo
+from loadtest.simulator.simulate import picture
+from loadtest.table import Section
 from loadtest.text import aligned
+
+HEAD = ("autoscaler", "good", "GPU-hours", "peak", "turns")
+PAGE = (
+    """\
+{{ show(section) }}
+{%- for note in notes %}
+<p>{{ note }}</p>
+{%- endfor %}
+<h2>Manifest of what is recommended</h2>
+<pre>{{ manifest }}</pre>
+"""
+    + page.PICTURES
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="that has to be good, 0 to 1; default: as good as the shipped autoscaler",
     )
     parser.add_argument("--name", default="tidegate", help="of the Deployment")
+    parser.add_argument("--out", type=Path, metavar="PAGE", help="the same as a page with plots")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -50,24 +67,35 @@ def main(arguments: argparse.Namespace) -> int:
     shipped = search.play(search.first)
     wanted = shipped.good if arguments.share is None else arguments.share
     best = search.best(shipped, wanted)
-    rows = [("pending alone, defaults", search.pending_alone()), ("shipped", shipped)]
-    print(table([*rows, ("recommended", best)]))
-    print(f"recommended: {best.candidate}")
-    print(f"{len(search.played)} settings played, {wanted:.1%} good were wanted")
-    if arguments.ttft_slo is not None and not arguments.no_door:
-        print("with --ttft-slo deploy/ scales on tidegate_demand_sequences, which is not modelled")
+    rows = [
+        ("pending alone, defaults", search.pending_alone()),
+        ("shipped", shipped),
+        ("recommended", best),
+    ]
+    cells = [(name, *_cells(found)) for name, found in rows]
+    print(aligned([HEAD, *cells]))
+    notes = [
+        f"recommended: {best.candidate}",
+        f"{len(search.played)} settings played, {wanted:.1%} good were wanted",
+    ]
     if best.good < wanted:
-        print("NONE is good enough: allow more replicas, or other limits")
+        notes.append("NONE is good enough: allow more replicas, or other limits")
+    print("\n".join(notes))
     start_s = search.one.start.total_s
     found = manifest(best.candidate, arguments.name, arguments.most, start_s)
-    print("---\n" + yaml.safe_dump(found, sort_keys=False).rstrip())
+    text = yaml.safe_dump(found, sort_keys=False)
+    if arguments.out is not None:
+        limits = search.limits
+        pictures = [
+            page.picture(name, page.png(picture(search.story(one.candidate), limits)))
+            for name, one in rows[1:]
+        ]
+        section = Section("Autoscalers", cells, HEAD)
+        values = {"section": section, "notes": notes, "manifest": text, "pictures": pictures}
+        files.write(arguments.out, page.render(PAGE, "Capacity plan", **values).encode())
+        print(arguments.out)
+    print("---\n" + text.rstrip())
     return int(best.good < wanted)
-
-
-def table(rows: list[tuple[str, Result]]) -> str:
-    """What each comes to."""
-    head = ("autoscaler", "good", "GPU-hours", "peak", "turns")
-    return aligned([head, *((name, *_cells(found)) for name, found in rows)])
 
 
 def _cells(found: Result) -> Iterator[str]:
@@ -101,13 +129,19 @@ class Search:
     @property
     def first(self) -> Candidate:
         """With the shipped autoscaler."""
-        return Candidate.shipped(self.slots[0], self.tokens[0])
+        door = self.one.door
+        slo = door is not None and door.ttft_slo_s is not None
+        return Candidate.shipped(self.slots[0], self.tokens[0], slo=slo)
 
     def play(self, candidate: Candidate) -> Result:
         """What a candidate comes to."""
         if candidate not in self.played:
-            self.played[candidate] = play(candidate, self.load, self.one, self.most, self.limits)
+            self.played[candidate] = result(candidate, self.story(candidate), self.limits)
         return self.played[candidate]
+
+    def story(self, candidate: Candidate) -> Story:
+        """Played once more, for what nobody keeps of all of them."""
+        return play(candidate, self.load, self.one, self.most)
 
     def best(self, start: Result, wanted: float) -> Result:
         """The best that is found; the first of equals."""

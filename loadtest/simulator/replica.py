@@ -12,11 +12,17 @@ from loadtest.simulator.ticks import Ticks
 
 @dataclass(frozen=True)
 class Gauges:
-    """What a scrape finds."""
+    """What a scrape finds.
+
+    Attributes:
+        refused: by the front door in the last minute.
+
+    """
 
     pending: int
     running: int
     kv_usage: float
+    refused: int = 0
 
 
 class Replica:
@@ -61,12 +67,13 @@ class Replica:
 
     def gauges(self, now: Ticks) -> Gauges:
         """As they are at a moment to which it was advanced."""
-        waiting = 0
+        waiting = refused = 0
         if self.door is not None:
             self.door.expire(now)
-            waiting = self.door.lines.count
+            waiting, refused = self.door.lines.count, self.door.refused(now)
         engine = self.engine
-        return Gauges(waiting + len(engine.waiting), len(engine.running), engine.blocks.usage)
+        pending, running = waiting + len(engine.waiting), len(engine.running)
+        return Gauges(pending, running, engine.blocks.usage, refused)
 
     def late(self) -> list[Job]:
         """Those that were accepted and whose time was up since the last call."""

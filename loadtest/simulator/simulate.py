@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, unit in (
         ("pending", "sequences"),
         ("running", "sequences"),
+        ("demand", "sequences"),
         ("kv", "per cent of the KV cache"),
     ):
         group.add_argument(
@@ -81,6 +82,7 @@ def _autoscaler(arguments: argparse.Namespace, start_s: float) -> Autoscaler | N
     targets: dict[Gauge, float | None] = {
         "pending": arguments.pending_target,
         "running": arguments.running_target,
+        "demand": arguments.demand_target,
         "kv": arguments.kv_target,
     }
     metrics = tuple(

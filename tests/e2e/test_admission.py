@@ -492,9 +492,11 @@ def patient(service: Service) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="none")
 
 
-async def complete(client: openai.AsyncOpenAI) -> str:
+async def complete(client: openai.AsyncOpenAI) -> int:
+    """The tokens that were made."""
     answer = await client.completions.create(model="tiny", prompt="Hello", max_tokens=2)
-    return answer.choices[0].text
+    assert answer.usage is not None
+    return answer.usage.completion_tokens
 
 
 async def test_the_openai_client_comes_back_when_it_is_told_to(hopeful: Service) -> None:

@@ -1,5 +1,6 @@
 """Continuous batching, as clients and the gauges see it."""
 
+import asyncio
 import uuid
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -12,6 +13,7 @@ from tests.rig.service import Held, Samples, Service, hold, scrape, total, until
 # All begin in one step and decode in step: the fifth takes the first short one's slot.
 LENGTHS = {"short-1": 250, "short-2": 650, "short-3": 700, "long": 940}
 FIFTH = 300
+TURN = 0.02
 ENDS = ["short-1", "fifth", "short-2", "short-3", "long"]
 
 
@@ -69,10 +71,15 @@ async def test_a_queued_request_starts_when_the_first_slot_is_free(service: Serv
 async def watch(
     client: httpx.AsyncClient, service: Service, gauges: Gauges, streams: Sequence[Held]
 ) -> list[Moment]:
-    """Scrapes until all streams have ended."""
+    """Scrapes until all streams have ended, between turns of the engine of a few steps each.
+
+    A loaded machine can take longer over a scrape than the engine over a hundred steps.
+    """
     moments = []
     while not all(stream.ended for held in streams for stream in held):
-        moments.append(gauges.moment(await scrape(client, service)))
+        with service.engine_stopped():
+            moments.append(gauges.moment(await scrape(client, service)))
+        await asyncio.sleep(TURN)
     return moments
 
 

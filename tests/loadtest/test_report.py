@@ -221,7 +221,7 @@ def test_little_to_show_is_shown(tmp_path: Path, found: Result) -> None:
     assert len(files) == 1 + len(PICTURES)
     assert "Latency, ms" in page.text
     assert "nan" not in re.split(r"\W+", page.text)
-    assert "Side by side" in report.page([found, result("other", 40)], {})
+    assert "Side by side" in report.rendered([found, result("other", 40)], {})
 
 
 def test_a_server_without_gauges_has_no_picture_of_them(tmp_path: Path) -> None:

@@ -290,7 +290,7 @@ def test_a_port_without_a_server_is_named(tmp_path: Path) -> None:
 
 
 def test_what_does_not_end_is_given_up_after_the_drain(server: SseServer, tmp_path: Path) -> None:
-    slow = {"script": {"ttft_s": 6.0, "itl_s": 0.0}}
+    slow = {"script": {"ttft_s": 3.5, "itl_s": 0.0}}
     run = run_of(server.url, Load(rate=50, duration_s=2), slow, drain_s=1.0)
     found = measure(run, tmp_path)
     assert found.summary["outcomes"]["cancelled"] == found.summary["offered"] > 50
@@ -302,7 +302,7 @@ def test_what_does_not_end_is_given_up_after_the_drain(server: SseServer, tmp_pa
 def test_thousands_that_are_given_up_at_once_are_all_told(
     server: SseServer, tmp_path: Path
 ) -> None:
-    slow = {"script": {"ttft_s": 6.0, "itl_s": 0.0}}
+    slow = {"script": {"ttft_s": 3.5, "itl_s": 0.0}}
     run = run_of(server.url, Load(rate=1000, duration_s=3), slow, drain_s=0.0)
     found = measure(run, tmp_path)
     assert not found.harness.worker_lost

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.simulator import hpa
-from loadtest.simulator.autoscaler import Autoscaler, Controller, Metric, Samples, Seen
+from loadtest.simulator.autoscaler import Autoscaler, Controller, Gauge, Metric, Samples, Seen
 from loadtest.simulator.cluster import (
     Cluster,
     ClusterSettings,
@@ -142,6 +142,15 @@ def test_what_a_query_finds(window_s: float, at_s: float, value: float | None) -
     for at, pending in ((10, 1), (25, 2), (40, 3)):
         samples.add(ticks(at), Gauges(pending, 0, 0.0))
     assert samples.read("pending", ticks(at_s), ticks(window_s)) == value
+
+
+@pytest.mark.parametrize(
+    ("gauge", "value"), [("pending", 3.0), ("running", 4.0), ("demand", 12.0), ("kv", 25.0)]
+)
+def test_what_a_metric_is_of_a_scrape(gauge: Gauge, value: float) -> None:
+    samples = Samples(300.0)
+    samples.add(0, Gauges(3, 4, 0.25, refused=5))
+    assert samples.read(gauge, 0, 0) == value
 
 
 def test_samples_that_no_query_finds_are_forgotten() -> None:

@@ -50,6 +50,15 @@ def test_what_is_over_the_bound_is_refused_at_once() -> None:
     assert len(replica.advance(ticks(100))) == 7
 
 
+def test_what_was_refused_counts_as_demand_for_as_long_as_in_the_service() -> None:
+    replica = Replica(SMALL, TIME, DoorSettings(max_pending=3))
+    for number in range(9):
+        replica.offer(Job(number, 10, 5, 0), 0)
+    found = [replica.gauges(ticks(at)).refused for at in (0.0, admission.DEMAND_S)]
+    assert found == [2, 2]
+    assert replica.gauges(ticks(admission.DEMAND_S) + 1).refused == 0
+
+
 def test_only_the_lookahead_waits_in_the_engine() -> None:
     replica = Replica(SMALL, TIME, DoorSettings())
     for job in [Job(n, 10, 5, 0) for n in range(9)]:

@@ -1,6 +1,7 @@
 """The planner: what it prefers, that it finds something better, and a manifest that is valid."""
 
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -57,12 +58,22 @@ def test_the_manifest_says_what_was_played() -> None:
     assert len(replace(ONE, up_percent=0).up_policies(240.0)) == 1
 
 
-def test_what_is_shipped_is_where_the_search_begins() -> None:
+@pytest.mark.parametrize("slo", [False, True])
+def test_what_is_shipped_is_where_the_search_begins(slo: bool) -> None:
     """`deploy/` says it for 32 slots and a start of 180 s."""
-    shipped = yaml.safe_load((ROOT / "deploy/k8s/components/hpa/hpa.yaml").read_text())
+    components = ROOT / "deploy/k8s/components"
+    shipped = yaml.safe_load((components / "hpa/hpa.yaml").read_text())
+    if slo:
+        (patch,) = yaml.safe_load((components / "hpa-slo/hpa.yaml").read_text())
+        assert (patch["op"], patch["path"]) == ("replace", "/spec/metrics")
+        shipped["spec"]["metrics"] = patch["value"]
     assert shipped["spec"]["behavior"]["scaleUp"].pop("selectPolicy") == "Max"  # the default
     most = shipped["spec"]["maxReplicas"]
-    assert manifest(Candidate.shipped(32, 2048), "tidegate", most, 180.0) == shipped
+    first = Candidate.shipped(32, 2048, slo=slo)
+    assert manifest(first, "tidegate", most, 180.0) == shipped
+    assert first.autoscaler(most, 180.0).metrics[0].gauge == ("demand" if slo else "pending")
+    chosen = {other.pending for other in neighbours(first, 1, (32,), (2048,))}
+    assert chosen == {None} if slo else len(chosen) > 1
 
 
 def test_it_finds_what_is_cheaper(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -74,20 +85,29 @@ def test_it_finds_what_is_cheaper(capsys: pytest.CaptureFixture[str], tmp_path: 
     path.write_text("\n".join(lines) + "\n")
     load = ("--trace", str(path), "--start", "60", "--max-num-seqs", "8", "--most", "3")
     arguments = ("--coefficients", "roofline-8b", "--good-ttft", "5", *load)
-    assert main(["plan", *arguments]) == 0
+    page = tmp_path / "new" / "plan.html"
+    assert main(["plan", *arguments, "--out", str(page)]) == 0
     text, _, document = capsys.readouterr().out.partition("---\n")
     rows = {line.split("  ")[0]: line.split() for line in text.splitlines()}
     shipped, found = rows["shipped"], rows["recommended"]
     assert float(found[2]) < float(shipped[2])
     assert float(found[1].rstrip("%")) >= float(shipped[1].rstrip("%"))
     assert yaml.safe_load(document)["kind"] == "HorizontalPodAutoscaler"
+    content = unescape(page.read_text())
+    assert f"<pre>{document.rstrip()}\n</pre>" in content
+    assert all(f"<td>{cell}</td>" in content for cell in (*shipped[1:], *found[1:]))
+    assert content.count('src="data:image/png;base64,') == 2
     assert main(["plan", *arguments, "--share", "1.5"]) == USAGE_ERROR
+    assert main(["plan", *arguments, "--out", str(tmp_path)]) == USAGE_ERROR
 
 
-def test_what_is_not_modelled_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_with_a_limit_at_the_door_it_goes_by_demand(capsys: pytest.CaptureFixture[str]) -> None:
     load = ("--rate", "1", "--minutes", "0.5", "--most", "1", "--start", "60")
     lengths = ("--prompt-tokens", "fixed:9", "--output-tokens", "fixed:9")
     arguments = ("--coefficients", "roofline-8b", *load, *lengths)
-    for more, said in (((), False), (("--ttft-slo", "2"), True)):
+    cases = (((), False), (("--ttft-slo", "2"), True), (("--ttft-slo", "2", "--no-door"), False))
+    for more, demand in cases:
         assert main(["plan", *arguments, *more]) == 0
-        assert ("tidegate_demand_sequences" in capsys.readouterr().out) is said
+        found = yaml.safe_load(capsys.readouterr().out.partition("---\n")[2])
+        names = [metric["pods"]["metric"]["name"] for metric in found["spec"]["metrics"]]
+        assert (names == ["tidegate_demand_sequences"]) is demand
