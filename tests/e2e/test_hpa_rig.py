@@ -9,13 +9,14 @@ import pytest
 
 from loadtest.record import Outcome, Record
 from tests.e2e.hpa import manifests, report
+from tests.e2e.hpa.__main__ import need
 from tests.e2e.hpa.adapter import Adapter, Question, quantity
 from tests.e2e.hpa.container import environment, mounted, placed
 from tests.e2e.hpa.load import Phase, plan
 from tests.e2e.hpa.manifests import Shipped
 from tests.e2e.hpa.pod import Life
 from tests.e2e.hpa.probe import Probe, Verdict, failed, hook_limit, left_for_term
-from tests.e2e.hpa.scenario import SCENARIOS, needed, one_pod
+from tests.e2e.hpa.scenario import SCENARIOS, Scenario, needed, one_pod
 from tests.e2e.hpa.scrapes import scrape_config
 from tests.e2e.hpa.verdict import (
     Criterion,
@@ -276,7 +277,12 @@ def objects(*metrics: str) -> list[dict[str, Any]]:
         },
         {"kind": "HorizontalPodAutoscaler", "apiVersion": "autoscaling/v2", "spec": scaling},
         {"kind": "PodMonitor", "spec": {}},
-        {"kind": "ConfigMap", "data": {"tidegate.yaml": "engine: {max_num_seqs: 32}"}},
+        {
+            "kind": "ConfigMap",
+            "metadata": {"name": "settings"},
+            "data": {"tidegate.yaml": "engine: {max_num_seqs: 32}"},
+        },
+        {"kind": "ConfigMap", "metadata": {"name": "not-of-the-pod"}, "data": {"a.json": "{}"}},
         {"kind": "NetworkPolicy"},
     ]
 
@@ -354,6 +360,11 @@ def test_pods_are_scraped_as_their_monitor_says() -> None:
 @pytest.mark.parametrize(("load", "pods"), [(0.5, 1), (2.6, 4), (3.0, 4), (3.1, 5)])
 def test_the_need_is_the_load_at_the_target(load: float, pods: int) -> None:
     assert needed(load, 32, 24.0) == pods
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_what_is_shipped_is_read_and_four_pods_hold_the_load(scenario: Scenario) -> None:
+    assert need(scenario) == 4
 
 
 def test_arrivals_follow_the_phases() -> None:

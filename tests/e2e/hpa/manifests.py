@@ -62,7 +62,14 @@ def shipped(objects: Sequence[Object]) -> Shipped:
     by_kind = {item["kind"]: item for item in objects}
     deployment, hook = without_hook(by_kind["Deployment"])
     hpa = by_kind["HorizontalPodAutoscaler"] | {"apiVersion": HPA_OF_1_20}
-    plain = tuple(item for item in objects if item["kind"] in ("ConfigMap", "Service"))
+    volumes = deployment["spec"]["template"]["spec"]["volumes"]
+    mounted = {volume["configMap"]["name"] for volume in volumes if "configMap" in volume}
+    plain = tuple(
+        item
+        for item in objects
+        if item["kind"] == "Service"
+        or (item["kind"] == "ConfigMap" and item["metadata"]["name"] in mounted)
+    )
     return Shipped(deployment, hook, hpa, by_kind["PodMonitor"], plain)
 
 
