@@ -23,7 +23,7 @@ test: venv-test system-test kubectl ## install what is missing and run the whole
 ifdef ARGS
 	@exec $(PYTHON) -m pytest $(ARGS)
 else
-	@$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m beside
+	@$(PYTHON) -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m beside
 	@$(PYTHON) -m pytest -m 'not beside'
 endif
 
@@ -57,7 +57,7 @@ image: ## build the CPU image without a registry, as root on Debian (5 minutes a
 e2e-image: venv-test ## build the CPU image, run it without rights, stop it during a stream
 	@exec $(PYTHON) -m tests.e2e.image
 
-e2e-hpa: venv-test system-test kubectl ## the autoscaling chain with the real HPA controller (80 minutes; ARGS=slo for one run)
+e2e-hpa: venv-test system-test kubectl ## the autoscaling chain with the real HPA controller (65 minutes; ARGS=slo for one run)
 	@deploy/debian.sh etcd-server haproxy openssl
 	@exec $(PYTHON) -m tests.e2e.hpa $(ARGS)
 

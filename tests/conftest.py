@@ -13,7 +13,7 @@ from tests.rig.peer import Peer
 from tests.rig.service import Server, Service, Setting, tiny_settings
 
 SERVERS = {"service", "start_service", "start_module_service", "peer"}
-BESIDE = (
+LONGEST = (
     "test_stop",
     "test_start",
     "test_multi_node",
@@ -23,61 +23,32 @@ BESIDE = (
     "test_monitoring",
     "test_disconnect_storm",
     "test_embeddings",
+    "test_parameters",
+    "test_metrics_truth",
     "test_failures",
     "test_bad_http",
-    "test_agreement",
-    "test_architecture",
-    "test_arguments",
-    "test_arrivals",
-    "test_bad_input",
-    "test_batching",
-    "test_bench_serve",
-    "test_bootstrap",
-    "test_breakages",
-    "test_calibrate",
-    "test_clients",
-    "test_command",
-    "test_compare",
-    "test_door",
-    "test_embedded",
-    "test_embeddings_failures",
-    "test_errors",
-    "test_fields",
-    "test_file",
-    "test_fuzz",
-    "test_gate",
-    "test_hpa_pod",
-    "test_hpa_rig",
-    "test_hpa_scrapes",
-    "test_keys",
-    "test_lifecycle",
-    "test_limits",
-    "test_logs",
-    "test_main",
-    "test_metrics",
-    "test_options",
-    "test_parameters",
-    "test_parts",
-    "test_permit",
-    "test_plan",
-    "test_plots",
-    "test_prometheus",
-    "test_prompts",
-    "test_push",
-    "test_relay",
-    "test_report",
-    "test_result",
-    "test_settings",
-    "test_sse",
-    "test_stats",
-    "test_step_records",
-    "test_structured",
-    "test_table",
-    "test_traces",
-    "test_tracing",
-    "test_verdict",
 )
-"""The longest first: the last one runs alone."""
+"""First, for the last one runs alone."""
+ALONE = (
+    "test_admission",
+    "test_client",
+    "test_coalesce",
+    "test_disconnects",
+    "test_drain",
+    "test_engine_aborts",
+    "test_frontend",
+    "test_hostile",
+    "test_ops",
+    "test_poller",
+    "test_progress",
+    "test_run",
+    "test_scrape",
+    "test_server",
+    "test_short_way",
+    "test_sse_server",
+    "test_stall",
+)
+"""What measures times that others would change."""
 
 
 class StartService:
@@ -113,13 +84,13 @@ class StartService:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever uses a server runs the engine; `make test` runs two files of BESIDE at a time."""
+    """Whatever uses a server runs the engine; but for ALONE, three files run at a time."""
     for item in items:
-        if item.path.stem in BESIDE:
+        if item.path.stem not in ALONE:
             item.add_marker(pytest.mark.beside)
         if SERVERS & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.engine)
-    items.sort(key=lambda item: (*BESIDE, item.path.stem).index(item.path.stem))
+    items.sort(key=lambda item: (*LONGEST, item.path.stem).index(item.path.stem))
 
 
 @pytest.hookimpl(wrapper=True)

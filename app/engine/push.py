@@ -4,9 +4,9 @@ vllm's handlers render the first output of a stream, and its last; what lies bet
 new but the text. So once the first chunk is out, the sequence's `make_request_output`, which the
 output loop calls, hands the text to the stream's channel at once: no task is woken, nothing is
 queued, no output objects are made. While the front end is busy a text may wait for the next ones
-(`app/engine/coalesce.py`). Whenever the channel is not free (a client that reads slowly)
-the output takes the usual way, and so does the last one, with all token ids that were left out, so
-that the handler's counts are right.
+(`app/engine/coalesce.py`) until all of them can go. Whenever the channel is not free (a client that
+reads slowly) and no text waits, the output takes the usual way, and so does the last one, with all
+token ids that were left out, so that the handler's counts are right.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollec
 
 from app.engine.coalesce import Coalescer
 from app.engine.protocol import Call, Channel, Operation
-from app.engine.relay import has_no_stops, states_of
+from app.engine.relay import KEPT, has_no_stops, states_of
 from app.permit import Dispatch
 
 CHARGED_TOGETHER = 8
@@ -96,11 +96,30 @@ def attach(
                 state.taker = pusher
 
 
+class _Guard:
+    """Whatever goes wrong ends one request, and not the output loop with all of them."""
+
+    def __init__(self, collector: RequestOutputCollector) -> None:
+        self._collector = collector
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        logger.error("output could not be pushed", exc_info=error)
+        self._collector.put(error)
+        return True
+
+
 class Pusher:
     """In the place of one sequence's `make_request_output`, and its taker.
 
     Attributes:
-        kept: nothing.
+        kept: tokens that wait with their text, which is not made yet.
 
     """
 
@@ -119,7 +138,9 @@ class Pusher:
         self._collector = collector
         self._channel = channel
         self._dispatch = dispatch
+        self._permit = dispatch.permit
         self._coalescer = coalescer
+        self._guard = _Guard(collector)
         self._pushed: list[int] = []
         self._charged = 0
         self._held = self._spoke = False
@@ -135,13 +156,17 @@ class Pusher:
         **more: Any,
     ) -> Any:
         if finish_reason is None and self._free:
-            self._push(new_token_ids)
+            with self._guard:
+                if not self._holds():
+                    self._send()
+                self._advance(new_token_ids)
             return None
         if finish_reason is not None:
             # Or the two would hold each other until the garbage collector comes.
             vars(self._state).pop("make_request_output", None)
             vars(self._state).pop("taker", None)
         # What is held goes with it, and the handler's output charges for what was not.
+        self.give_back()
         self._held, self._charged = False, 0
         if self._pushed:
             new_token_ids, self._pushed = [*self._pushed, *new_token_ids], []
@@ -151,60 +176,72 @@ class Pusher:
 
     def take(self, token_ids: list[int]) -> bool:
         """Push further tokens of a sequence that no text can end, if they can be."""
-        if not self._free:
-            return False
-        # What its `update` does where no text is looked for.
-        detokenizer = self._detokenizer
-        for token_id in token_ids:
-            detokenizer.token_ids.append(token_id)
-            detokenizer.output_text += detokenizer.decode_next(token_id)
-        self._push(token_ids)
+        # What waits already waits until it is flushed, whatever is in its way by then.
+        if not self._held:
+            if not self._free:
+                return False
+            if not self._holds():
+                with self._guard:
+                    self._read(token_ids)
+                    self._send()
+                    self._advance(token_ids)
+                return True
+        self.kept += token_ids
+        if len(self.kept) >= KEPT:  # another choice of a client that does not read
+            self.give_back()
         return True
 
-    def _push(self, token_ids: list[int]) -> None:
-        """Go on by tokens whose text is there: it is sent, or held.
-
-        The first text is what the client waits for, and the handler's chunk may have had none.
-        """
-        self._held = self._spoke and self._coalescer.holds(self)
-        self._advance(token_ids)
-
     def give_back(self) -> None:
-        """Nothing is kept."""
+        """Let vllm's detokenizer see what was kept; its text, and its charge, go with the next."""
+        if self.kept:
+            kept, self.kept = self.kept, []
+            self._pushed += kept
+            with self._guard:
+                self._read(kept)
 
     def flush(self) -> bool:
         """Send what is held; false when it cannot be sent now, and has to be some time."""
         if self._held and self._free:
             self._held = False
-            self._advance([])
+            self.give_back()
+            with self._guard:
+                self._send()
+                self._advance([])
         # After a failure nothing more is sent but the failure.
-        return not self._held or self._dispatch.permit.failure is not None
+        return not self._held or self._permit.failure is not None
+
+    def _holds(self) -> bool:
+        """Whether the next text waits for more.
+
+        The first one is what the client waits for, and the handler's chunk may have had none.
+        """
+        self._held = self._held or (self._spoke and self._coalescer.holds(self))
+        return self._held
+
+    def _read(self, token_ids: list[int]) -> None:
+        """What the detokenizer's `update` does where no text is looked for."""
+        detokenizer = self._detokenizer
+        for token_id in token_ids:
+            detokenizer.token_ids.append(token_id)
+            detokenizer.output_text += detokenizer.decode_next(token_id)
+
+    def _send(self) -> None:
+        """Send the text that is there."""
+        text = self._detokenizer.get_next_output_text(False, True)
+        if text or self._channel.empties:
+            self._channel.push(self._choice, text)
+        self._spoke = self._spoke or bool(text)
 
     def _advance(self, token_ids: list[int]) -> None:
-        """Go on by so many tokens, and send the text that is there unless it is held."""
-        try:
-            if not self._held:
-                text = self._detokenizer.get_next_output_text(False, True)
-                if text or self._channel.empties:
-                    self._channel.push(self._choice, text)
-                self._spoke = self._spoke or bool(text)
-            self._pushed += token_ids
-            if len(self._pushed) >= self._charged + CHARGED_TOGETHER:
-                self._charge()
-        except Exception as error:
-            # Whatever it was ends this request, and not the output loop with all of them.
-            logger.exception("output could not be pushed")
-            self._collector.put(error)
-
-    def _charge(self) -> None:
-        self._dispatch.ahead(self._choice, len(self._pushed) - self._charged)
-        self._charged = len(self._pushed)
+        """Note tokens that went to the client, or will before the next output is there."""
+        self._pushed += token_ids
+        if (ahead := len(self._pushed) - self._charged) >= CHARGED_TOGETHER:
+            self._charged += ahead
+            self._dispatch.ahead(self._choice, ahead)
 
     @property
     def _free(self) -> bool:
         """Whether the next text comes next: nothing waits before it, nothing has ended all."""
         return (
-            self._collector.output is None
-            and self._dispatch.permit.failure is None
-            and self._channel.free
+            self._collector.output is None and self._permit.failure is None and self._channel.free
         )

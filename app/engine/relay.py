@@ -94,35 +94,28 @@ class Relay:
         iteration_stats: IterationStats | None = None,
         weight_version: str | None = None,
     ) -> Any:
-        at, stats, version = engine_core_timestamp, iteration_stats, weight_version
-        rest = [o for o in engine_core_outputs if not self._takes(o, at, stats, version)]
-        return self._process(rest, at, stats, version)
-
-    def _takes(
-        self,
-        output: EngineCoreOutput,
-        timestamp: float | None,
-        stats: IterationStats | None,
-        weight_version: str | None,
-    ) -> bool:
-        """Whether it was further tokens and was taken."""
-        state = self._states.get(output.request_id)
-        taker: Taker | None = getattr(state, "taker", None)
-        if taker is None or state is None:
-            return False
-        further = not state.is_prefilling and is_bare(output) and _is_of(state, weight_version)
-        if not further or not taker.take(output.new_token_ids):
-            taker.give_back()
-            return False
-        if stats is not None:
-            _count(output, timestamp, stats, state)
-        return True
+        rest, states = [], self._states
+        for output in engine_core_outputs:
+            state = states.get(output.request_id)
+            taker: Taker | None = getattr(state, "taker", None)
+            if state is None or taker is None:
+                rest.append(output)
+            elif (
+                not state.is_prefilling
+                and is_bare(output)
+                and (weight_version is None or _is_of(state, weight_version))
+                and taker.take(output.new_token_ids)
+            ):
+                if iteration_stats is not None:
+                    _count(output, engine_core_timestamp, iteration_stats, state)
+            else:
+                taker.give_back()
+                rest.append(output)
+        return self._process(rest, engine_core_timestamp, iteration_stats, weight_version)
 
 
-def _is_of(state: RequestState, weight_version: str | None) -> bool:
+def _is_of(state: RequestState, weight_version: str) -> bool:
     """Whether a sequence goes on with the weights it had; where others begin is noted by vllm."""
-    if weight_version is None:
-        return True
     starts = state.weight_version_starts
     return bool(starts) and bool(starts[-1][0] == weight_version)
 

@@ -103,10 +103,12 @@ class Result:
         return (False, self.gpu_hours) if self.good >= wanted else (True, -self.good)
 
 
-def play(candidate: Candidate, load: Load, one: Replica, most: int) -> Story:
-    """Simulate it."""
+def play(
+    candidate: Candidate, load: Load, one: Replica, most: int, delays: Mapping[str, Any]
+) -> Story:
+    """Simulate it; `delays` are fields of its autoscaler."""
     engine = one.engine(candidate.max_num_seqs, candidate.max_num_batched_tokens)
-    scaler = candidate.autoscaler(most, one.start.total_s)
+    scaler = replace(candidate.autoscaler(most, one.start.total_s), **delays)
     given = ClusterSettings(engine, one.coefficients, one.door, candidate.least, scaler, one.start)
     return simulate(given, load.jobs(), load.end_s)
 

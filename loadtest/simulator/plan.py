@@ -1,9 +1,11 @@
 """`plan`: the cheapest settings that keep enough requests good, and their manifest."""
 
 import argparse
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -38,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     scenario.add_load(parser)
     scenario.add_engine(parser)
     scenario.add_slo(parser)
+    scenario.add_delays(parser)
     group = parser.add_argument_group("what may be chosen")
     for name, default in (("--max-num-seqs", 64), ("--max-num-batched-tokens", 2048)):
         group.add_argument(
@@ -84,6 +87,7 @@ def main(arguments: argparse.Namespace) -> int:
     start_s = search.one.start.total_s
     found = manifest(best.candidate, arguments.name, arguments.most, start_s)
     text = yaml.safe_dump(found, sort_keys=False)
+    print("---\n" + text.rstrip(), flush=True)
     if arguments.out is not None:
         limits = search.limits
         pictures = [
@@ -93,8 +97,7 @@ def main(arguments: argparse.Namespace) -> int:
         section = Section("Autoscalers", cells, HEAD)
         values = {"section": section, "notes": notes, "manifest": text, "pictures": pictures}
         files.write(arguments.out, page.render(PAGE, "Capacity plan", **values).encode())
-        print(arguments.out)
-    print("---\n" + text.rstrip())
+        print(arguments.out, file=sys.stderr)  # not into the manifest
     return int(best.good < wanted)
 
 
@@ -106,7 +109,8 @@ def _search(arguments: argparse.Namespace) -> "Search":
     load, one = scenario.load(arguments), scenario.replica(arguments)
     slots, tokens = tuple(arguments.max_num_seqs), tuple(arguments.max_num_batched_tokens)
     scenario.check(load, one.engine(slots[0], max(tokens)))
-    return Search(load, one, arguments.most, scenario.slo(arguments), slots, tokens, {})
+    limits, delays = scenario.slo(arguments), scenario.delays(arguments)
+    return Search(load, one, arguments.most, limits, delays, slots, tokens, {})
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,7 @@ class Search:
     one: scenario.Replica
     most: int
     limits: Slo
+    delays: Mapping[str, Any]
     slots: tuple[int, ...]
     tokens: tuple[int, ...]
     played: dict[Candidate, Result]
@@ -141,7 +146,7 @@ class Search:
 
     def story(self, candidate: Candidate) -> Story:
         """Played once more, for what nobody keeps of all of them."""
-        return play(candidate, self.load, self.one, self.most)
+        return play(candidate, self.load, self.one, self.most, self.delays)
 
     def best(self, start: Result, wanted: float) -> Result:
         """The best that is found; the first of equals."""
@@ -156,7 +161,8 @@ class Search:
     def pending_alone(self) -> Result:
         """One metric, and no behaviour in the manifest."""
         engine = self.one.engine(self.slots[0], self.tokens[0])
-        scaler = Autoscaler((Metric("pending", 4),), Bounds(1, self.most, None))
+        metrics = (Metric("pending", 4),)
+        scaler = Autoscaler(metrics, Bounds(1, self.most, None), **self.delays)
         given = ClusterSettings(
             engine, self.one.coefficients, self.one.door, 1, scaler, self.one.start
         )

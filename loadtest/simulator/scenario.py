@@ -12,6 +12,7 @@ import numpy as np
 from loadtest import arrivals, lengths, options, traces
 from loadtest.errors import UsageError
 from loadtest.simulator import calibration
+from loadtest.simulator.autoscaler import Autoscaler
 from loadtest.simulator.door import DoorSettings
 from loadtest.simulator.engine import EngineSettings
 from loadtest.simulator.job import Job
@@ -30,6 +31,12 @@ ROOFLINE = "roofline-8b"
 KV_CACHE = {"kv_blocks": 24_000, "block_size": 16}
 """Of a replica, where neither the options nor a calibration say it."""
 MARGIN_S = 1.0
+DELAYS = {
+    "scrape": "between two scrapes of a pod",
+    "adapter": "age of what a query finds at least",
+    "window": "of the query's average; 0: the last sample",
+    "sync": "between two looks of the controller",
+}
 
 
 def add_load(parser: argparse.ArgumentParser) -> None:
@@ -66,8 +73,33 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
             help=f"default: those of the engine that was calibrated, or {default}",
         )
     group.add_argument("--start", default="typical", metavar="S", help="seconds, or a preset")
-    group.add_argument("--ttft-slo", type=options.positive, metavar="S", help="of the front door")
+    group = parser.add_argument_group("its front door")
+    group.add_argument("--ttft-slo", type=options.positive, metavar="S", help="default: none")
+    group.add_argument(
+        "--max-pending", type=options.count, metavar="N", help="default: four times the slots"
+    )
+    group.add_argument("--queue-timeout", type=options.positive, metavar="S", help="default: 30")
     group.add_argument("--no-door", action="store_true", help="vLLM's own queue, without bounds")
+    parser.set_defaults(queue_timeout=DoorSettings.queue_timeout_s)
+
+
+def add_delays(parser: argparse.ArgumentParser) -> None:
+    """How old what the autoscaler reads is."""
+    group = parser.add_argument_group("how an autoscaler learns of the gauges, in seconds")
+    for name, about in DELAYS.items():
+        default = getattr(Autoscaler, f"{name}_s")
+        group.add_argument(
+            f"--{name}",
+            type=options.amount if default == 0 else options.positive,
+            default=default,
+            metavar="S",
+            help=f"{about}; default: {default:g}",
+        )
+
+
+def delays(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Those fields of an autoscaler."""
+    return {f"{name}_s": getattr(arguments, name) for name in DELAYS}
 
 
 def add_slo(parser: argparse.ArgumentParser) -> None:
@@ -177,8 +209,9 @@ def replica(arguments: argparse.Namespace) -> Replica:
         name: getattr(arguments, name) or int(measured.get(name, default))
         for name, default in KV_CACHE.items()
     }
-    door = None if arguments.no_door else DoorSettings(ttft_slo_s=arguments.ttft_slo)
-    return Replica(coefficients, box, door, start_of(arguments.start), **kv_cache)
+    door = DoorSettings(arguments.max_pending, arguments.queue_timeout, arguments.ttft_slo)
+    start = start_of(arguments.start)
+    return Replica(coefficients, box, None if arguments.no_door else door, start, **kv_cache)
 
 
 def start_of(text: str) -> Start:

@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--most", type=options.count, default=8, metavar="N", help="replicas")
     group.add_argument("--behavior", choices=("defaults", "tuned"), default="tuned")
     group.add_argument("--keda", action="store_true", help="metrics of the whole, not of pods")
+    scenario.add_delays(parser)
     parser.add_argument("--out", type=Path, metavar="PICTURE")
     parser.set_defaults(routing="least_loaded")
 
@@ -92,7 +93,7 @@ def _autoscaler(arguments: argparse.Namespace, start_s: float) -> Autoscaler | N
     )
     behavior = tuned(start_s) if arguments.behavior == "tuned" else None
     bounds = Bounds(arguments.least, arguments.most, behavior)
-    return Autoscaler(metrics, bounds) if metrics else None
+    return Autoscaler(metrics, bounds, **scenario.delays(arguments)) if metrics else None
 
 
 def summary(story: Story, limits: Slo, end_s: float) -> str:

@@ -499,7 +499,7 @@ BAD: dict[str, list[dict[str, Any]]] = {
         {"outcomes": {Outcome.OK: 9, Outcome.REJECTED: 1}},
         {"outcomes": {Outcome.OK: 9, Outcome.CUT: 1}},
         {"settled": 3},
-        {"settled": 5},
+        {"settled": 6},
         {"changes": 2},
         {"last": 4},
         {"cpu": 86.0},

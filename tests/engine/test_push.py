@@ -12,6 +12,7 @@ from vllm.v1.engine.output_processor import RequestOutputCollector
 
 from app.engine.coalesce import Coalescer, Held
 from app.engine.push import CHARGED_TOGETHER, Pusher
+from app.engine.relay import KEPT
 from app.errors import EngineDead
 
 CHOICE = 1
@@ -57,8 +58,10 @@ class Stream:
         )
         dispatch: Any = SimpleNamespace(permit=self.permit, ahead=self.charge)
         self.coalescer = Holding()
-        pusher = Pusher(self.state, self.collector, self, dispatch, self.coalescer)
-        self.state.make_request_output = pusher
+        self.token_ids: list[int] = []
+        self.output_text = ""
+        self.pusher = Pusher(self.state, self.collector, self, dispatch, self.coalescer)
+        self.state.make_request_output = self.pusher
 
     def make(self, token_ids: list[int], *rest: Any, **more: Any) -> str:
         self.usual.append(token_ids)
@@ -81,6 +84,17 @@ class Stream:
         if self.broken:
             raise RuntimeError("the transport has no room")
         self.pushed.append((choice, text))
+
+    def decode_next(self, token: int) -> str:
+        self.tokens.append(token)
+        return ""
+
+    def take(self, token: int) -> bool:
+        """What the relay does with the next token of a sequence without stop strings."""
+        taken = self.pusher.take([token])
+        if not taken:
+            self.pusher.give_back()
+        return taken
 
     def token(self, token: int, finish_reason: FinishReason | None = None) -> Any:
         """What the output loop does with the next token."""
@@ -195,14 +209,86 @@ def test_texts_that_are_held_go_out_as_one() -> None:
     assert stream.usual == [[0, 1, 2, 3]]
 
 
-def test_what_is_held_when_it_is_calm_again_goes_with_the_next_text_and_not_twice() -> None:
+def test_what_is_held_when_it_is_calm_again_takes_what_comes_with_it_and_no_more() -> None:
     stream = holding()
     stream.token(1)
     stream.coalescer.told = False
     stream.token(2)
-    assert stream.pushed == [(CHOICE, "<1><2>")]
+    assert stream.pushed == []
     stream.coalescer.flush()
-    assert len(stream.pushed) == 1
+    assert stream.pushed == [(CHOICE, "<1><2>")]
+    stream.token(3)
+    assert stream.pushed[1:] == [(CHOICE, "<3>")]
+
+
+def test_the_text_of_what_is_held_is_made_when_it_goes() -> None:
+    stream = holding()
+    assert [stream.take(token) for token in (1, 2)] == [True, True]
+    assert (stream.pusher.kept, stream.tokens) == ([1, 2], [0])
+    stream.coalescer.flush()
+    assert (stream.pusher.kept, stream.token_ids) == ([], [1, 2])
+    assert stream.pushed == [(CHOICE, "<1><2>")]
+    stream.coalescer.told = False
+    assert stream.take(3)
+    assert stream.pushed[1:] == [(CHOICE, "<3>")]
+    assert stream.token(4, FinishReason.LENGTH) == "output"
+    assert stream.usual == [[0, 1, 2, 3, 4]]
+
+
+def test_what_is_kept_is_read_before_the_last_output_which_charges_for_it() -> None:
+    stream = holding()
+    stream.take(1)
+    for token in range(2, CHARGED_TOGETHER + 2):
+        stream.take(token)
+    # As an abort does, without the relay, after all that was produced has been charged.
+    assert stream.state.make_request_output([], None, FinishReason.ABORT, None) == "output"
+    kept = [*range(1, CHARGED_TOGETHER + 2)]
+    assert (stream.pusher.kept, stream.token_ids, stream.usual) == ([], kept, [[0, *kept]])
+    assert stream.charged == []
+
+
+def test_no_more_than_a_few_are_kept() -> None:
+    stream = holding()
+    for token in range(KEPT + 1):
+        stream.take(token)
+    assert (len(stream.pusher.kept), len(stream.token_ids), stream.pushed) == (1, KEPT, [])
+    stream.coalescer.flush()
+    assert stream.pushed == [(CHOICE, "".join(f"<{token}>" for token in range(KEPT + 1)))]
+
+
+def test_what_is_kept_is_charged_when_it_is_read() -> None:
+    stream = holding()
+    for token in range(CHARGED_TOGETHER):
+        stream.take(token)
+    assert stream.charged == []
+    stream.coalescer.flush()
+    assert stream.charged == [CHARGED_TOGETHER + 1]
+
+
+@pytest.mark.parametrize("obstacle", [occupied, slow, failed])
+def test_nothing_is_taken_past_an_obstacle_unless_it_waits_already(
+    obstacle: Callable[[Stream], None],
+) -> None:
+    stream, waiting = Stream(), holding()
+    waiting.take(1)
+    for one in (stream, waiting):
+        obstacle(one)
+    assert not stream.take(1)
+    assert waiting.take(2)
+    waiting.coalescer.flush()
+    assert waiting.pushed == []
+    assert waiting.pusher.kept == [1, 2]
+    assert bool(waiting.coalescer.held) == (obstacle is not failed)
+
+
+async def test_a_text_that_cannot_be_made_ends_this_request_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream = Stream()
+    monkeypatch.setattr(stream, "decode_next", lambda _: 1 / 0)
+    assert stream.take(1)
+    with pytest.raises(ZeroDivisionError):
+        await stream.collector.get()
 
 
 def test_what_is_held_goes_with_the_last_output() -> None:

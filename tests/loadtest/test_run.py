@@ -302,7 +302,7 @@ def test_what_does_not_end_is_given_up_after_the_drain(server: SseServer, tmp_pa
 def test_thousands_that_are_given_up_at_once_are_all_told(
     server: SseServer, tmp_path: Path
 ) -> None:
-    slow = {"script": {"ttft_s": 3.5, "itl_s": 0.0}}
+    slow = {"script": {"ttft_s": 4.5, "itl_s": 0.0}}
     run = run_of(server.url, Load(rate=1000, duration_s=3), slow, drain_s=0.0)
     found = measure(run, tmp_path)
     assert not found.harness.worker_lost

@@ -12,8 +12,12 @@ from tests.e2e.hpa.pace import STEP_S
 from tests.e2e.hpa.verdict import Criterion
 
 TOKENS = 64
-NEED = 2.6
-"""Of the constant load, in pods that are full."""
+NEED = 2.45
+"""Of the constant load, in pods that are full.
+
+Arrivals are Poisson, and what is in the service at a look is those of the last 16 s: 78 sequences,
+give or take 9, where a pod has 32 slots. From 73 to 105 of them four pods are asked for.
+"""
 FACTOR = 8
 """By which a pod is ready sooner here (22 s) than the shipped windows were made for (180 s)."""
 MOST = 5
@@ -66,7 +70,7 @@ def needed(load: float, slots: int, target: float) -> int:
     return math.ceil(load * slots / target)
 
 
-def _steady(need: int) -> list[Criterion]:
+def _steady(need: int, spare: int) -> list[Criterion]:
     """Where the constant load is longer than two windows of the way down.
 
     Else no pod could be given back: not flapping would say nothing, nor would holding the need.
@@ -74,17 +78,22 @@ def _steady(need: int) -> list[Criterion]:
     return [
         Criterion("no request fails or is refused", lambda f: f.failed == 0),
         Criterion("no flapping: at most one change of direction", lambda f: f.changes <= 1),
-        Criterion(f"{need} replicas hold the load at its end", lambda f: f.settled == need),
+        Criterion(
+            f"{need} replicas hold the load at its end, or {spare} more",
+            lambda f: need <= f.settled <= need + spare,
+        ),
     ]
 
 
 def _and_down(need: int) -> list[Criterion]:
+    """One that came by chance stays as long as that window: ten minutes."""
     down = Criterion("fewer at the end than held the load", lambda f: f.last < f.settled)
-    return [*_steady(need), down]
+    return [*_steady(need, spare=1), down]
 
 
 def _and_back(need: int) -> list[Criterion]:
-    return [*_steady(need), Criterion("one replica at the end", lambda f: f.last == 1)]
+    """One more is all that may come here: to have it would say nothing."""
+    return [*_steady(need, spare=0), Criterion("one replica at the end", lambda f: f.last == 1)]
 
 
 def _flaps(need: int) -> list[Criterion]:
@@ -143,7 +152,7 @@ SCENARIOS = (
         name="pending-alone",
         title=f"Pending alone, windows ÷ {FACTOR}",
         overlay="gpu-hpa",
-        phases=_up(600),
+        phases=_up(420),
         change=_alone,
         criteria=_flaps,
     ),
@@ -151,7 +160,7 @@ SCENARIOS = (
         name="both",
         title=f"Pending and running as shipped, windows ÷ {FACTOR}",
         overlay="gpu-hpa",
-        phases=(*_up(600), _DOWN),
+        phases=(*_up(420), _DOWN),
         after_s=_back(600 / FACTOR, 150 / FACTOR),
         change=_quick,
         criteria=_and_back,

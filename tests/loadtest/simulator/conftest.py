@@ -1,17 +1,10 @@
-"""Nothing here depends on how busy the machine is: all of it runs beside others."""
+"""An engine in the process of the tests."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.rig import environment
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.beside)
 
 
 @pytest.fixture

@@ -87,7 +87,9 @@ def test_it_finds_what_is_cheaper(capsys: pytest.CaptureFixture[str], tmp_path: 
     arguments = ("--coefficients", "roofline-8b", "--good-ttft", "5", *load)
     page = tmp_path / "new" / "plan.html"
     assert main(["plan", *arguments, "--out", str(page)]) == 0
-    text, _, document = capsys.readouterr().out.partition("---\n")
+    told = capsys.readouterr()
+    assert told.err == f"{page}\n"
+    text, _, document = told.out.partition("---\n")
     rows = {line.split("  ")[0]: line.split() for line in text.splitlines()}
     shipped, found = rows["shipped"], rows["recommended"]
     assert float(found[2]) < float(shipped[2])
@@ -99,6 +101,7 @@ def test_it_finds_what_is_cheaper(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert content.count('src="data:image/png;base64,') == 2
     assert main(["plan", *arguments, "--share", "1.5"]) == USAGE_ERROR
     assert main(["plan", *arguments, "--out", str(tmp_path)]) == USAGE_ERROR
+    assert capsys.readouterr().out.endswith(f"---\n{document}")
 
 
 def test_with_a_limit_at_the_door_it_goes_by_demand(capsys: pytest.CaptureFixture[str]) -> None:

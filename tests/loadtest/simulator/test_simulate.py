@@ -1,14 +1,19 @@
 """`simulate`: a load from options or a trace, a cluster from options, a summary."""
 
+import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from loadtest.__main__ import USAGE_ERROR, main
 from loadtest.simulator import scenario
+from loadtest.simulator.autoscaler import Autoscaler
 from loadtest.simulator.calibration import Calibration
+from loadtest.simulator.door import DoorSettings
 from loadtest.simulator.fit import TERMS, Errors, Estimate, Fit
+from loadtest.simulator.hpa_behavior import Bounds
 from loadtest.simulator.pods import Start
 from loadtest.simulator.step_time import Box, Work
 
@@ -58,6 +63,30 @@ def test_the_same_seed_the_same_words(capsys: pytest.CaptureFixture[str]) -> Non
         simulate(*ROOFLINE, *POISSON, *LENGTHS, "--seed", seed)
         texts.append(capsys.readouterr().out.splitlines()[:-1])
     assert texts[0] == texts[1] != texts[2]
+
+
+def test_the_front_door_and_what_an_autoscaler_sees_are_what_the_options_say() -> None:
+    parser = argparse.ArgumentParser()
+    scenario.add_engine(parser)
+    scenario.add_delays(parser)
+    door = ("--max-pending", "7", "--queue-timeout", "3", "--ttft-slo", "1")
+    delays = ("--scrape", "30", "--adapter", "20", "--window", "60", "--sync", "10")
+    given = parser.parse_args([*ROOFLINE, *door, *delays])
+    assert scenario.replica(given).door == DoorSettings(7, 3.0, 1.0)
+    scaler = Autoscaler((), Bounds(1, 2), **scenario.delays(given))
+    found = (scaler.scrape_s, scaler.adapter_s, scaler.window_s, scaler.sync_s)
+    assert found == (30, 20, 60, 10)
+    shipped = Autoscaler((), Bounds(1, 2))
+    assert replace(scaler, **scenario.delays(parser.parse_args(ROOFLINE))) == shipped
+
+
+def test_a_late_look_at_the_gauges_scales_later(capsys: pytest.CaptureFixture[str]) -> None:
+    load = ("--rate", "40", "--minutes", "5", *LENGTHS, "--max-num-seqs", "4", "--start", "10")
+    found = []
+    for sync in ("15", "200"):
+        assert simulate(*ROOFLINE, *load, "--running-target", "2", "--sync", sync) == 0
+        found.append(float(rows(capsys.readouterr().out)["GPU-hours"]))
+    assert found[0] > 1.5 * found[1]
 
 
 def calibrated(path: Path, **engine: int) -> str:
