@@ -70,7 +70,7 @@ def needed(load: float, slots: int, target: float) -> int:
     return math.ceil(load * slots / target)
 
 
-def _steady(need: int, spare: int) -> list[Criterion]:
+def _steady(need: int, *, spare: bool) -> list[Criterion]:
     """Where the constant load is longer than two windows of the way down.
 
     Else no pod could be given back: not flapping would say nothing, nor would holding the need.
@@ -79,7 +79,7 @@ def _steady(need: int, spare: int) -> list[Criterion]:
         Criterion("no request fails or is refused", lambda f: f.failed == 0),
         Criterion("no flapping: at most one change of direction", lambda f: f.changes <= 1),
         Criterion(
-            f"{need} replicas hold the load at its end, or {spare} more",
+            f"{need} replicas hold the load at its end{', or one more' * spare}",
             lambda f: need <= f.settled <= need + spare,
         ),
     ]
@@ -88,12 +88,12 @@ def _steady(need: int, spare: int) -> list[Criterion]:
 def _and_down(need: int) -> list[Criterion]:
     """One that came by chance stays as long as that window: ten minutes."""
     down = Criterion("fewer at the end than held the load", lambda f: f.last < f.settled)
-    return [*_steady(need, spare=1), down]
+    return [*_steady(need, spare=True), down]
 
 
 def _and_back(need: int) -> list[Criterion]:
     """One more is all that may come here: to have it would say nothing."""
-    return [*_steady(need, spare=0), Criterion("one replica at the end", lambda f: f.last == 1)]
+    return [*_steady(need, spare=False), Criterion("one replica at the end", lambda f: f.last == 1)]
 
 
 def _flaps(need: int) -> list[Criterion]:
