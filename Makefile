@@ -23,7 +23,7 @@ test: venv-test system-test kubectl ## install what is missing and run the whole
 ifdef ARGS
 	@exec $(PYTHON) -m pytest $(ARGS)
 else
-	@$(PYTHON) -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m beside
+	@$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m beside
 	@$(PYTHON) -m pytest -m 'not beside'
 endif
 

@@ -84,7 +84,7 @@ class StartService:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever uses a server runs the engine; but for ALONE, three files run at a time."""
+    """Whatever uses a server runs the engine; but for ALONE, two files run at a time."""
     for item in items:
         if item.path.stem not in ALONE:
             item.add_marker(pytest.mark.beside)

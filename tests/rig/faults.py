@@ -25,10 +25,10 @@ def failing(llm: Any, method: str, error: Exception, after: int) -> Iterator[Non
     base = type(llm).__base__
     original = getattr(base, method)
     pusher = importlib.import_module("app.engine.push").Pusher
-    push = pusher._push
+    advance = pusher._advance
 
     def interrupted(self: Any, token_ids: list[int]) -> None:
-        push(self, token_ids)
+        advance(self, token_ids)
         if self._dispatch.counted + len(self._pushed) - self._charged >= after:
             self._collector.put(error)
 
@@ -44,7 +44,7 @@ def failing(llm: Any, method: str, error: Exception, after: int) -> Iterator[Non
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(base, method, faulty)
-        patch.setattr(pusher, "_push", interrupted)
+        patch.setattr(pusher, "_advance", interrupted)
         yield
 
 
