@@ -134,17 +134,18 @@ class ChunkOutlet:
     def __init__(self, cycle: RequestResponseCycle, transport: asyncio.Transport) -> None:
         self._cycle = cycle
         self._transport = transport
-        self._chunked = False
         self._callback: Callable[[], None] | None = None
 
     @property
     def free(self) -> bool:
         """Whether a piece of the body can be sent now, and at once."""
         cycle = self._cycle
-        if not self._chunked:
-            self._chunked = cycle.response_started and cycle.chunked_encoding is True
-        return self._chunked and not (
-            cycle.flow.write_paused or cycle.disconnected or cycle.response_complete
+        return (
+            cycle.response_started
+            and cycle.chunked_encoding is True
+            and not cycle.flow.write_paused
+            and not cycle.disconnected
+            and not cycle.response_complete
         )
 
     def write(self, body: bytes) -> None:

@@ -46,9 +46,7 @@ class ShortWay:
         self._outlet = outlet
         self._closed = True
         self.empties = True
-        # Open, and its pattern is known: before the index, before the text, after it.
-        self._ready = False
-        self._before, self._middle, self._after = "", b"", b""
+        self._pattern: tuple[str, bytes, bytes] | None = None
         self._heads: dict[int, bytes] = {}
 
     def open(self, *, empties: bool) -> None:
@@ -57,26 +55,27 @@ class ShortWay:
 
     def learn(self, sent: str) -> None:
         """Look at what the handler has made and the client was sent: one chunk or several."""
-        if self._closed or self._ready:
+        if self._closed or self._pattern is not None:
             return
         last = sent.removesuffix("\n\n").rpartition("\n\n")[2]
         if (found := _CHUNK.fullmatch(last)) is not None:
             before, _, middle, after = found.groups()
-            self._before, self._middle, self._after = before, encode(middle), encode(f"{after}\n\n")
-            self._ready = True
+            self._pattern = before, encode(middle), encode(f"{after}\n\n")
 
     def close(self) -> None:
         """Nothing is pushed from now on."""
-        self._closed, self._ready = True, False
+        self._closed, self._pattern = True, None
 
     @property
     def free(self) -> bool:
         """Whether a text can be sent now, and in its order."""
-        return self._ready and not self.sending and self._outlet.free
+        return self._pattern is not None and not self.sending and self._outlet.free
 
     def push(self, choice: int, text: str) -> None:
         """Send the next text of a choice; only when it is free."""
+        assert self._pattern is not None
+        before, middle, after = self._pattern
         head = self._heads.get(choice)
         if head is None:
-            head = self._heads[choice] = encode(f"{self._before}{choice}") + self._middle
-        self._outlet.write(head + encode(_string(text)) + self._after)
+            head = self._heads[choice] = encode(f"{before}{choice}") + middle
+        self._outlet.write(head + encode(_string(text)) + after)

@@ -138,7 +138,6 @@ class Pusher:
         self._collector = collector
         self._channel = channel
         self._dispatch = dispatch
-        self._permit = dispatch.permit
         self._coalescer = coalescer
         self._guard = _Guard(collector)
         self._pushed: list[int] = []
@@ -208,7 +207,7 @@ class Pusher:
                 self._send()
                 self._advance([])
         # After a failure nothing more is sent but the failure.
-        return not self._held or self._permit.failure is not None
+        return not self._held or self._dispatch.permit.failure is not None
 
     def _holds(self) -> bool:
         """Whether the next text waits for more.
@@ -243,5 +242,7 @@ class Pusher:
     def _free(self) -> bool:
         """Whether the next text comes next: nothing waits before it, nothing has ended all."""
         return (
-            self._collector.output is None and self._permit.failure is None and self._channel.free
+            self._collector.output is None
+            and self._dispatch.permit.failure is None
+            and self._channel.free
         )

@@ -21,8 +21,7 @@ class Metric:
     """One metric and its target for a replica on average.
 
     Attributes:
-        gauge: the scraped series; `kv` is in per cent, `demand` is what is pending, running or was
-            refused in the last minute.
+        gauge: the scraped series, of `Gauges`.
         target: AverageValue.
         source: `pods` through an adapter, or `total` through KEDA, which sums over all that is
             scraped, draining pods too.
@@ -75,18 +74,12 @@ class Samples:
     def read(self, gauge: Gauge, at: Ticks, window: Ticks) -> float | None:
         """The mean of a window's samples, or the last one without a window; None: none."""
         since = at - (window or ticks(STALE_S))
-        found = [_value(gauges, gauge) for time, gauges in self._samples if since < time <= at]
+        found = [
+            float(getattr(gauges, gauge)) for time, gauges in self._samples if since < time <= at
+        ]
         if not found:
             return None
         return sum(found) / len(found) if window else found[-1]
-
-
-def _value(gauges: Gauges, gauge: Gauge) -> float:
-    if gauge == "kv":
-        return 100 * gauges.kv_usage
-    if gauge == "demand":
-        return gauges.pending + gauges.running + gauges.refused
-    return gauges.pending if gauge == "pending" else gauges.running
 
 
 @dataclass(frozen=True)

@@ -103,12 +103,9 @@ class Result:
         return (False, self.gpu_hours) if self.good >= wanted else (True, -self.good)
 
 
-def play(
-    candidate: Candidate, load: Load, one: Replica, most: int, delays: Mapping[str, Any]
-) -> Story:
-    """Simulate it; `delays` are fields of its autoscaler."""
+def play(candidate: Candidate, scaler: Autoscaler, load: Load, one: Replica) -> Story:
+    """Simulate it with its autoscaler, or with another."""
     engine = one.engine(candidate.max_num_seqs, candidate.max_num_batched_tokens)
-    scaler = replace(candidate.autoscaler(most, one.start.total_s), **delays)
     given = ClusterSettings(engine, one.coefficients, one.door, candidate.least, scaler, one.start)
     return simulate(given, load.jobs(), load.end_s)
 

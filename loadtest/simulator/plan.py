@@ -2,19 +2,20 @@
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
+from matplotlib.figure import Figure
 
 from loadtest import files, options, page
 from loadtest.errors import UsageError
 from loadtest.simulator import scenario
 from loadtest.simulator.autoscaler import Autoscaler, Metric
 from loadtest.simulator.candidate import Candidate, Result, manifest, neighbours, play, result
-from loadtest.simulator.cluster import ClusterSettings, Story, simulate
+from loadtest.simulator.cluster import Story
 from loadtest.simulator.hpa_behavior import Bounds
 from loadtest.simulator.outcome import Slo
 from loadtest.simulator.simulate import picture
@@ -89,16 +90,28 @@ def main(arguments: argparse.Namespace) -> int:
     text = yaml.safe_dump(found, sort_keys=False)
     print("---\n" + text.rstrip(), flush=True)
     if arguments.out is not None:
-        limits = search.limits
         pictures = [
-            page.picture(name, page.png(picture(search.story(one.candidate), limits)))
-            for name, one in rows[1:]
+            (name, picture(search.story(r.candidate), search.limits)) for name, r in rows[1:]
         ]
-        section = Section("Autoscalers", cells, HEAD)
-        values = {"section": section, "notes": notes, "manifest": text, "pictures": pictures}
-        files.write(arguments.out, page.render(PAGE, "Capacity plan", **values).encode())
+        files.write(arguments.out, _page(cells, notes, text, pictures).encode())
         print(arguments.out, file=sys.stderr)  # not into the manifest
     return int(best.good < wanted)
+
+
+def _page(
+    cells: Sequence[Sequence[str]],
+    notes: Sequence[str],
+    text: str,
+    pictures: Sequence[tuple[str, Figure]],
+) -> str:
+    return page.render(
+        PAGE,
+        "Capacity plan",
+        section=Section("Autoscalers", cells, HEAD),
+        notes=notes,
+        manifest=text,
+        pictures=[page.picture(name, page.png(figure)) for name, figure in pictures],
+    )
 
 
 def _cells(found: Result) -> Iterator[str]:
@@ -145,8 +158,9 @@ class Search:
         return self.played[candidate]
 
     def story(self, candidate: Candidate) -> Story:
-        """Played once more, for what nobody keeps of all of them."""
-        return play(candidate, self.load, self.one, self.most, self.delays)
+        """What happens, which is too much to be kept of all that are played."""
+        scaler = candidate.autoscaler(self.most, self.one.start.total_s)
+        return play(candidate, replace(scaler, **self.delays), self.load, self.one)
 
     def best(self, start: Result, wanted: float) -> Result:
         """The best that is found; the first of equals."""
@@ -160,11 +174,5 @@ class Search:
 
     def pending_alone(self) -> Result:
         """One metric, and no behaviour in the manifest."""
-        engine = self.one.engine(self.slots[0], self.tokens[0])
-        metrics = (Metric("pending", 4),)
-        scaler = Autoscaler(metrics, Bounds(1, self.most, None), **self.delays)
-        given = ClusterSettings(
-            engine, self.one.coefficients, self.one.door, 1, scaler, self.one.start
-        )
-        story = simulate(given, self.load.jobs(), self.load.end_s)
-        return result(self.first, story, self.limits)
+        scaler = Autoscaler((Metric("pending", 4),), Bounds(1, self.most, None), **self.delays)
+        return result(self.first, play(self.first, scaler, self.load, self.one), self.limits)

@@ -24,6 +24,16 @@ class Gauges:
     kv_usage: float
     refused: int = 0
 
+    @property
+    def demand(self) -> int:
+        """What is there, and what was refused."""
+        return self.pending + self.running + self.refused
+
+    @property
+    def kv(self) -> float:
+        """Per cent of the KV cache."""
+        return 100 * self.kv_usage
+
 
 class Replica:
     """Serves what it is offered. Each job's times are on the job itself."""

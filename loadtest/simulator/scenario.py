@@ -78,9 +78,15 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--max-pending", type=options.count, metavar="N", help="default: four times the slots"
     )
-    group.add_argument("--queue-timeout", type=options.positive, metavar="S", help="default: 30")
+    timeout_s = DoorSettings.queue_timeout_s
+    group.add_argument(
+        "--queue-timeout",
+        type=options.positive,
+        default=timeout_s,
+        metavar="S",
+        help=f"default: {timeout_s:g}",
+    )
     group.add_argument("--no-door", action="store_true", help="vLLM's own queue, without bounds")
-    parser.set_defaults(queue_timeout=DoorSettings.queue_timeout_s)
 
 
 def add_delays(parser: argparse.ArgumentParser) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,13 @@ from loadtest.simulator.scaling import tuned
 from loadtest.text import aligned
 
 BINS = 200
+TARGETS: Mapping[Gauge, str] = {
+    "pending": "sequences",
+    "running": "sequences",
+    "demand": "sequences",
+    "kv": "per cent of the KV cache",
+}
+"""What an autoscaler may go by, and in which unit."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,12 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--replicas", type=options.count, default=1, metavar="N", help="at first")
     parser.add_argument("--routing", choices=("least_loaded", "round_robin"))
     group = parser.add_argument_group("the autoscaler; none without a target")
-    for name, unit in (
-        ("pending", "sequences"),
-        ("running", "sequences"),
-        ("demand", "sequences"),
-        ("kv", "per cent of the KV cache"),
-    ):
+    for name, unit in TARGETS.items():
         group.add_argument(
             f"--{name}-target", type=options.positive, metavar="N", help=f"{unit}, of a pod"
         )
@@ -80,16 +83,10 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _autoscaler(arguments: argparse.Namespace, start_s: float) -> Autoscaler | None:
-    targets: dict[Gauge, float | None] = {
-        "pending": arguments.pending_target,
-        "running": arguments.running_target,
-        "demand": arguments.demand_target,
-        "kv": arguments.kv_target,
-    }
     metrics = tuple(
         Metric(gauge, target, "total" if arguments.keda else "pods")
-        for gauge, target in targets.items()
-        if target is not None
+        for gauge in TARGETS
+        if (target := getattr(arguments, f"{gauge}_target")) is not None
     )
     behavior = tuned(start_s) if arguments.behavior == "tuned" else None
     bounds = Bounds(arguments.least, arguments.most, behavior)

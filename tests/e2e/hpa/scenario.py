@@ -75,11 +75,12 @@ def _steady(need: int, *, spare: bool) -> list[Criterion]:
 
     Else no pod could be given back: not flapping would say nothing, nor would holding the need.
     """
+    more = ", or one more" if spare else ""
     return [
         Criterion("no request fails or is refused", lambda f: f.failed == 0),
         Criterion("no flapping: at most one change of direction", lambda f: f.changes <= 1),
         Criterion(
-            f"{need} replicas hold the load at its end{', or one more' * spare}",
+            f"{need} replicas hold the load at its end{more}",
             lambda f: need <= f.settled <= need + spare,
         ),
     ]
