@@ -21,7 +21,7 @@ from app.api.access import Access
 from app.api.answer import Desk
 from app.api.context import RequestContext
 from app.api.cors import JsonCORSMiddleware
-from app.api.generation import generation_router
+from app.api.generation import Straight, answers_of, generation_router
 from app.api.models import models_router
 from app.api.ops import Ops, StepHistory, admin_router, ops_router
 from app.auth.keyring import RELOAD_S, Keyring
@@ -343,8 +343,9 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
                 await stack.enter_async_context(background(service.load()))
             yield
 
-    api = _application(service, lifespan, service.keyring)
+    api = _framework(service, lifespan)
     _add_api_routes(api, service)
+    _guard(api, service, service.keyring)
     api.state.service = service
     api.state.ops = None
     ops = Ops(
@@ -359,13 +360,14 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
         api.include_router(ops_router(ops))
     else:
         # Open: it is for the cluster, not for clients.
-        api.state.ops = _application(service, None, None)
+        api.state.ops = _framework(service, None)
+        _guard(api.state.ops, service, None)
         api.state.ops.include_router(ops_router(ops))
         api.state.ops.include_router(admin_router(ops))
     return api
 
 
-def _application(service: Service, lifespan: Lifespan | None, keyring: Keyring | None) -> FastAPI:
+def _framework(service: Service, lifespan: Lifespan | None) -> FastAPI:
     api = FastAPI(
         title="Tidegate",
         version=app.__version__,
@@ -375,7 +377,11 @@ def _application(service: Service, lifespan: Lifespan | None, keyring: Keyring |
         redirect_slashes=False,
     )
     errors.install(api)
-    # The last one added is the outermost.
+    return api
+
+
+def _guard(api: FastAPI, service: Service, keyring: Keyring | None) -> None:
+    """Put around an application what every request passes; the last one added is the outermost."""
     if keyring is not None:
         api.add_middleware(Access, keyring=keyring)
     origins = service.settings.server.cors_origins
@@ -390,7 +396,6 @@ def _application(service: Service, lifespan: Lifespan | None, keyring: Keyring |
     api.add_middleware(
         RequestContext, metrics=service.metrics, closing=lambda: service.lifecycle.closing
     )
-    return api
 
 
 def _add_api_routes(api: FastAPI, service: Service) -> None:
@@ -401,7 +406,9 @@ def _add_api_routes(api: FastAPI, service: Service) -> None:
         service.limiter,
         service.lifecycle,
     )
-    api.include_router(generation_router(desk))
+    answers = answers_of(desk)
+    api.add_middleware(Straight, answers=answers)
+    api.include_router(generation_router(answers))
     api.include_router(models_router(desk))
     api.include_router(about_router())
     add_openapi(api, lambda: service.engine)

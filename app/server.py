@@ -2,10 +2,10 @@
 
 import asyncio
 import json
+import secrets
 import signal
 import socket
 import threading
-import uuid
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -231,7 +231,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             "HTTP/1.1 400 Bad Request",
             "content-type: application/json",
             f"content-length: {len(body)}",
-            f"x-request-id: {uuid.uuid4().hex}",
+            f"x-request-id: {secrets.token_hex(16)}",
             "connection: close",
         )
         self.transport.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)

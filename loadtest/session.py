@@ -50,8 +50,21 @@ def resolved(given: Namespace, base_url: str, execute: Execute) -> Run:
         raise KeyboardInterrupt
     if result.verdict.grade is Grade.INVALID:
         raise UsageError(f"the capacity was not measured: {'; '.join(result.verdict.reasons)}")
-    capacity = float(result.summary["requests_per_s"])
+    capacity = capacity_of(result)
     if capacity == 0:
         raise UsageError(f"the capacity was not measured: no request ended in time ({path})")
     print(f"capacity: {capacity:.2f} requests/s, {result.verdict.grade.value}: {path}", flush=True)
     return options.build(given, base_url, capacity)
+
+
+def capacity_of(result: Result) -> float:
+    """Requests per second that a closed loop says the server can serve; 0: nothing ended.
+
+    Where answers have the lengths that were asked for, it is output tokens per second over the mean
+    length of all that was sent: the batch is full of tokens from the first second on, while what
+    ends in the first minute is mostly short, and what does not is mostly long.
+    """
+    asked = [record.output_tokens_asked for record in result.records]
+    if not result.run.target.ignore_eos or not any(asked):
+        return float(result.summary["requests_per_s"])
+    return float(result.summary["output_tokens_per_s"]) * len(asked) / sum(asked)

@@ -76,7 +76,12 @@ class Answer:
         raise NotImplementedError
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI application of its route."""
+        """The ASGI application of its path.
+
+        Raises:
+            TidegateError: the request failed before its first byte.
+
+        """
         exchange = exchange_of(scope)
         exchange.route = self.operation.value
         try:

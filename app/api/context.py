@@ -2,8 +2,8 @@
 
 import logging
 import re
+import secrets
 import time
-import uuid
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -60,7 +60,7 @@ def exchange_of(scope: MutableMapping[str, Any]) -> Exchange:
 def request_id_of(headers: Headers) -> str:
     """The client's id where it is harmless in logs and headers, a new one elsewhere."""
     given = headers.get("x-request-id", "")
-    return given if _CLIENT_ID.fullmatch(given) else uuid.uuid4().hex
+    return given if _CLIENT_ID.fullmatch(given) else secrets.token_hex(16)
 
 
 def speaks_anthropic(path: str) -> bool:

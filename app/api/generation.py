@@ -1,12 +1,16 @@
 """The routes that the engine answers."""
 
-from typing import Any
+from collections.abc import Mapping
 
 from fastapi import APIRouter
-from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from app.api import errors
+from app.api.access import route_path
 from app.api.answer import Answer, Desk
 from app.engine.protocol import Operation
+from app.errors import TidegateError
 
 PATHS: dict[Operation, str] = {
     Operation.COMPLETIONS: "/v1/completions",
@@ -22,20 +26,40 @@ PATHS: dict[Operation, str] = {
 DESCRIPTION = "Takes what vLLM's own server takes, with its meaning."
 
 
-class Direct(APIRoute):
-    """A route that has nothing to be resolved: what FastAPI knows of it is its description."""
+class Straight:
+    """The innermost middleware: takes such requests to their answers, past the router.
 
-    def __init__(self, path: str, endpoint: Answer, **options: Any) -> None:
-        super().__init__(path, endpoint, **options)
-        self.app = endpoint.app
+    There is nothing to be resolved for them, and the way to a route is long.
+    """
+
+    def __init__(self, app: ASGIApp, answers: Mapping[str, Answer]) -> None:
+        self.app = app
+        self.answers = answers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = None
+        if scope["type"] == "http" and scope["method"] == "POST":
+            answer = self.answers.get(route_path(scope))
+        if answer is None:
+            await self.app(scope, receive, send)
+            return
+        try:
+            await answer.app(scope, receive, send)
+        except TidegateError as error:
+            response = await errors.render(Request(scope), error)
+            await response(scope, receive, send)
 
 
-def generation_router(desk: Desk) -> APIRouter:
-    """One POST route for each operation."""
-    router = APIRouter(tags=["inference"], route_class=Direct)
-    for operation, path in PATHS.items():
-        answer = Answer(desk, operation)
+def answers_of(desk: Desk) -> dict[str, Answer]:
+    """What answers the POST requests of each path."""
+    return {path: Answer(desk, operation) for operation, path in PATHS.items()}
+
+
+def generation_router(answers: Mapping[str, Answer]) -> APIRouter:
+    """Their descriptions, and the answer to other methods: what is right goes past it."""
+    router = APIRouter(tags=["inference"])
+    for path, answer in answers.items():
         router.add_api_route(
-            path, answer, methods=["POST"], name=operation.value, description=DESCRIPTION
+            path, answer, methods=["POST"], name=answer.operation.value, description=DESCRIPTION
         )
     return router

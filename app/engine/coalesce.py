@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-HOLD_S = 0.04
+HOLD_S = 0.045
 """The longest that a text waits for more: it adds no gap of 50 ms to any stream."""
 BUSY, CALM = 0.2, 0.05
 """Shares of its time that the event loop's thread works: above, texts are held; below, no longer.
@@ -19,7 +19,7 @@ class Held(Protocol):
     """A text that waits."""
 
     def flush(self) -> bool:
-        """Send it; false when that has to be tried again."""
+        """Send it; false when that has to be tried again, or more will come that is held."""
 
 
 class Coalescer:
@@ -44,10 +44,15 @@ class Coalescer:
 
     def holds(self, text: Held) -> bool:
         """Whether a text is held; it is flushed `HOLD_S` after the first at the most."""
-        if not self.on or not self.busy:
+        if not self.holding:
             return False
         self._hold(text)
         return True
+
+    @property
+    def holding(self) -> bool:
+        """Whether a text that came now would be held."""
+        return self.on and self.busy
 
     def _hold(self, text: Held) -> None:
         if not self._held:

@@ -142,7 +142,7 @@ class Pusher:
         self._guard = _Guard(collector)
         self._pushed: list[int] = []
         self._charged = 0
-        self._held = self._spoke = False
+        self._held = self._due = self._spoke = False
         self.kept: list[int] = []
 
     def __call__(
@@ -156,7 +156,9 @@ class Pusher:
     ) -> Any:
         if finish_reason is None and self._free:
             with self._guard:
-                if not self._holds():
+                if self._holds():
+                    self._due = True
+                else:
                     self._send()
                 self._advance(new_token_ids)
             return None
@@ -186,6 +188,7 @@ class Pusher:
                     self._advance(token_ids)
                 return True
         self.kept += token_ids
+        self._due = True
         if len(self.kept) >= KEPT:  # another choice of a client that does not read
             self.give_back()
         return True
@@ -199,9 +202,15 @@ class Pusher:
                 self._read(kept)
 
     def flush(self) -> bool:
-        """Send what is held; false when it cannot be sent now, and has to be some time."""
-        if self._held and self._free:
+        """Send what is held; false when it is to be called again.
+
+        That is when nothing can be sent now, or for the tokens to come: a stream that had some, in
+        a time when texts are held, has more of them, and they need not ask.
+        """
+        if self._held and not self._due:
             self._held = False
+        elif self._held and self._free:
+            self._held, self._due = bool(self.kept) and self._coalescer.holding, False
             self.give_back()
             with self._guard:
                 self._send()

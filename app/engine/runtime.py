@@ -3,7 +3,7 @@
 import argparse
 import contextlib
 import logging
-import uuid
+import secrets
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
@@ -34,7 +34,7 @@ from app.engine.operations import SPECS, describe, misfit
 from app.engine.processes import end, engine_processes
 from app.engine.protocol import Call, Channel, Document, Operation, Stream
 from app.engine.push import current_channel, is_plain
-from app.engine.stats import StatsRecorder, combine
+from app.engine.stats import SeriesLogger, StatsRecorder, combine
 from app.engine.steps import StepLog, without_lines
 from app.engine.translate import from_response, from_validation, translate
 from app.errors import (
@@ -90,7 +90,7 @@ def build(settings: Settings, ledger: Ledger, report: Callable[[Stage], None]) -
     llm = GatedLLM.from_vllm_config(
         config,
         usage_context=UsageContext.OPENAI_API_SERVER,
-        stat_loggers=[recorder.stat_logger],
+        stat_loggers=[recorder.stat_logger, SeriesLogger],
         enable_log_requests=args.enable_log_requests,
     )
     if log is not None:
@@ -275,7 +275,7 @@ class VllmEngine:
 
     def _arguments(self, call: Call, request: Request) -> tuple[Any, Request]:
         """The request and the headers as vllm may see them, under an id used only once."""
-        engine_id = f"{request.state.request_id}-{uuid.uuid4().hex}"
+        engine_id = f"{request.state.request_id}-{secrets.token_hex(16)}"
         if hasattr(call.request, "request_id"):
             prefix = "resp_" if call.operation is Operation.RESPONSES else ""
             call.request.request_id = f"{prefix}{engine_id}"

@@ -26,10 +26,12 @@ class Holding(Coalescer):
         self.told = False
         self.held: list[Held] = []
 
-    def holds(self, text: Held) -> bool:
-        if self.told:
-            self.held.append(text)
+    @property
+    def holding(self) -> bool:
         return self.told
+
+    def _hold(self, text: Held) -> None:
+        self.held.append(text)
 
     def flush(self) -> None:
         self.held = [text for text in self.held if not text.flush()]
@@ -225,10 +227,10 @@ def test_the_text_of_what_is_held_is_made_when_it_goes() -> None:
     stream = holding()
     assert [stream.take(token) for token in (1, 2)] == [True, True]
     assert (stream.pusher.kept, stream.tokens) == ([1, 2], [0])
+    stream.coalescer.told = False
     stream.coalescer.flush()
     assert (stream.pusher.kept, stream.token_ids) == ([], [1, 2])
     assert stream.pushed == [(CHOICE, "<1><2>")]
-    stream.coalescer.told = False
     assert stream.take(3)
     assert stream.pushed[1:] == [(CHOICE, "<3>")]
     assert stream.token(4, FinishReason.LENGTH) == "output"
@@ -245,6 +247,40 @@ def test_what_is_kept_is_read_before_the_last_output_which_charges_for_it() -> N
     kept = [*range(1, CHARGED_TOGETHER + 2)]
     assert (stream.pusher.kept, stream.token_ids, stream.usual) == ([], kept, [[0, *kept]])
     assert stream.charged == []
+
+
+def test_a_stream_that_has_more_to_come_is_held_on_without_being_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream = holding()
+    stream.take(1)
+    monkeypatch.setattr(stream.coalescer, "holds", lambda _: pytest.fail("it asks"))
+    stream.coalescer.flush()
+    assert [stream.take(token) for token in (2, 3)] == [True, True]
+    assert stream.pushed == [(CHOICE, "<1>")]
+    stream.coalescer.flush()
+    assert stream.pushed[1:] == [(CHOICE, "<2><3>")]
+
+
+def test_a_stream_that_had_nothing_to_send_is_held_no_longer() -> None:
+    stream = holding()
+    stream.take(1)
+    stream.coalescer.flush()
+    stream.coalescer.flush()
+    assert not stream.coalescer.held
+    stream.coalescer.told = False
+    assert stream.take(2)
+    assert stream.pushed == [(CHOICE, "<1>"), (CHOICE, "<2>")]
+
+
+def test_nothing_is_held_on_once_it_is_calm() -> None:
+    stream = holding()
+    stream.take(1)
+    stream.coalescer.told = False
+    stream.coalescer.flush()
+    assert not stream.coalescer.held
+    assert stream.take(2)
+    assert stream.pushed == [(CHOICE, "<1>"), (CHOICE, "<2>")]
 
 
 def test_no_more_than_a_few_are_kept() -> None:

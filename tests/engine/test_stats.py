@@ -1,11 +1,13 @@
 """What is made of the engines' reports: bounds, sums, and no exception ever."""
 
+import random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prometheus_client import Histogram
 
-from app.engine.stats import StatsRecorder, StepStats, combine
+from app.engine.stats import StatsRecorder, StepStats, combine, observe_all
 from app.workload import Step
 
 
@@ -104,3 +106,23 @@ def test_record_cannot_raise(caplog: pytest.LogCaptureFixture) -> None:
         logger.record(SimpleNamespace(renamed_in_the_next_version=1), None)
     assert recorder.failures == 3
     assert len(caplog.records) == 1
+
+
+def test_values_that_are_observed_together_count_as_one_by_one() -> None:
+    bounds = (0.01, 0.025, 0.05, 1.0)
+    dice = random.Random(1)
+    values = [*bounds, 0.0, 2.0, *(dice.expovariate(20) for _ in range(500))]
+    together, singly = (Histogram(n, n, buckets=bounds, registry=None) for n in ("a", "b"))
+    observe_all(together, values)
+    observe_all(together, [])
+    for value in values:
+        singly.observe(value)
+    found, wanted = (
+        [(sample.name[1:], sample.labels, sample.value) for sample in metric.samples]
+        for histogram in (together, singly)
+        for metric in histogram.collect()
+    )
+    assert [each[:2] for each in found] == [each[:2] for each in wanted]
+    assert [value for name, _, value in found if "created" not in name] == pytest.approx(
+        [value for name, _, value in wanted if "created" not in name]
+    )

@@ -27,7 +27,7 @@ DOUBTFUL = Verdict(Grade.DEGRADED, ("sent late",))
 def measured(run: Run, rate: float, verdict: Verdict = VALID, **summary: Any) -> Result:
     numbers = {
         "requests_per_s": rate,
-        "output_tokens_per_s": 10 * rate,
+        "output_tokens_per_s": factory.TOKENS * rate,
         "latency_s": {"ttft": {"p50": 1 / rate if rate else None, "p99": None}},
         **summary,
     }

@@ -127,7 +127,8 @@ def test_a_capacity_that_was_not_measured(
 ) -> None:
     def execute(run: Run, directory: Path) -> tuple[Result, Path]:
         found = factory.result(harness=harness)
-        return replace(found, summary={"requests_per_s": rate}), directory / "it.json"
+        summary = {"requests_per_s": rate, "output_tokens_per_s": factory.TOKENS * rate}
+        return replace(found, summary=summary), directory / "it.json"
 
     monkeypatch.setattr(runner, "execute", execute)
     assert command_line.main(["run", "--rate", "2x"]) == 2
