@@ -88,7 +88,8 @@ def decide(cost: int, outlook: Outlook, bounds: Bounds) -> TidegateError | None:
         return QueueFull(bounds.reject_status, outlook.first_token_s)
     limit_s = bounds.wait_s if bounds.slo_s is None else bounds.slo_s
     # Half of the limit is always left: if nobody waited, nothing better would ever be learned.
-    margin_s = 0.0 if bounds.slo_s is None else min(outlook.margin_s, limit_s / 2)
+    kept_s = outlook.margin_s + outlook.room_s
+    margin_s = 0.0 if bounds.slo_s is None else min(kept_s, limit_s / 2)
     predicted_s = outlook.first_token_s + margin_s
     if not outlook.at_once and predicted_s > limit_s:
         return Overloaded(bounds.reject_status, outlook.first_token_s - limit_s / 2)

@@ -8,6 +8,8 @@ REMEMBERED = 256
 FORGET_S = 30.0
 QUANTILE = 0.98
 """Under overload all that is accepted is near the edge."""
+LONG = 0.95
+"""Of the prompts, that have the same chance whatever their length."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,7 @@ class Outlook:
         at_once: there is a free slot for it.
         first_token_s: predicted.
         margin_s: what its kind of prediction has lately been too low by.
+        room_s: while requests are refused, what a long prompt needs more than this one.
 
     """
 
@@ -26,6 +29,7 @@ class Outlook:
     at_once: bool
     first_token_s: float
     margin_s: float
+    room_s: float = 0.0
 
 
 def slot_at(position: int, free: int, remaining_s: Sequence[float], service_s: float) -> float:
@@ -80,3 +84,18 @@ class Margin:
             self._errors.popleft()
         ordered = sorted(error for _, error in self._errors)
         return max(0.0, ordered[int(QUANTILE * len(ordered))]) if ordered else 0.0
+
+
+class Sizes:
+    """How long the prompts were that came lately, whatever became of them."""
+
+    def __init__(self) -> None:
+        self._tokens: deque[int] = deque(maxlen=REMEMBERED)
+
+    def note(self, tokens: int) -> None:
+        self._tokens.append(tokens)
+
+    def long(self) -> int:
+        """Tokens that few of them exceed; 0 when none has come."""
+        ordered = sorted(self._tokens)
+        return ordered[int(LONG * len(ordered))] if ordered else 0

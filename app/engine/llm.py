@@ -19,6 +19,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.stats import RequestStateStats
 
 from app.engine.coalesce import Coalescer
+from app.engine.prompts import tokenize_short_ones_at_once
 from app.engine.push import attach, current_channel
 from app.engine.relay import Relay, keep, produced, states_of
 from app.engine.translate import translate
@@ -35,6 +36,7 @@ class GatedLLM(AsyncLLM):
         self._calls: dict[str, Dispatch] = {}
         self.coalescer = Coalescer()
         self.output_processor.process_outputs = Relay(self.output_processor)
+        tokenize_short_ones_at_once(self.renderer)
 
     def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
         """Nothing: whoever has a permit has been admitted."""

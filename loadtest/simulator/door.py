@@ -9,13 +9,15 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 from loadtest.simulator.engine import Engine
-from loadtest.simulator.foresight import Lengths, Margin, Pace, kv_peak, slot_at
+from loadtest.simulator.foresight import Lengths, Margin, Pace, Sizes, kv_peak, slot_at
 from loadtest.simulator.job import Job
 from loadtest.simulator.lines import Lines
 from loadtest.simulator.ticks import Ticks, seconds, ticks
 
 DEMAND_S = 60.0
 """How long what was refused counts as demand."""
+DENIED_S = 2.0
+"""How long room is kept for long prompts after a refusal."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Outlook:
     at_once: bool
     first_token_s: float
     margin_s: float
+    room_s: float = 0.0
 
 
 class Door:
@@ -63,7 +66,7 @@ class Door:
     def __init__(self, engine: Engine, settings: DoorSettings) -> None:
         self.engine = engine
         self.settings = settings.filled(engine.settings.max_num_seqs)
-        self.lengths, self.pace, self.margin = Lengths(), Pace(), Margin()
+        self.lengths, self.pace, self.margin, self.sizes = Lengths(), Pace(), Margin(), Sizes()
         self.lines = Lines(ticks(self.settings.queue_timeout_s / 2), engine.produced)
         self.late: list[Job] = []
         self._timeout = ticks(self.settings.queue_timeout_s)
@@ -90,6 +93,7 @@ class Door:
 
     def offer(self, job: Job, now: Ticks) -> bool:
         """Accept or refuse it; what is accepted may start at once."""
+        self.sizes.note(job.prompt)
         outlook = self.outlook(job, now)
         refusal = self._refusal(outlook)
         if refusal is not None:
@@ -109,7 +113,9 @@ class Door:
         if self.unfinished + 1 > self.engine.settings.max_num_seqs + given.max_pending:
             return "queue_full"
         limit_s = given.queue_timeout_s if given.ttft_slo_s is None else given.ttft_slo_s
-        margin_s = 0.0 if given.ttft_slo_s is None else min(outlook.margin_s, limit_s / 2)
+        margin_s = (
+            0.0 if given.ttft_slo_s is None else min(outlook.margin_s + outlook.room_s, limit_s / 2)
+        )
         too_late = outlook.first_token_s + margin_s > limit_s
         return "overloaded" if too_late and not outlook.at_once else None
 
@@ -127,7 +133,13 @@ class Door:
             at_once=False,
             first_token_s=self._wait_s(ahead, free, slots) + start_s,
             margin_s=self.margin.seconds(seconds(now)),
+            room_s=self._room_s(start_s, now),
         )
+
+    def _room_s(self, start_s: float, now: Ticks) -> float:
+        if not self._refused or self._refused[-1] < now - ticks(DENIED_S):
+            return 0.0
+        return max(0.0, self.pace.start_s(self.sizes.long()) - start_s)
 
     def _slots(self) -> int:
         """That the engine has for sequences: with a queue inside, what runs is all that fits."""

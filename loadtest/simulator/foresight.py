@@ -16,6 +16,7 @@ PREFILLS = 32
 LONG_PROMPT = 256
 MARGIN_FORGET_S = 30.0
 MARGIN_QUANTILE = 0.98
+LONG = 0.95
 
 
 class Lengths:
@@ -123,3 +124,18 @@ def kv_peak(sequences: Iterable[tuple[float, float]], block: int) -> float:
         held += tokens
         peak = max(peak, held + count * (to_come + block - 1))
     return peak
+
+
+class Sizes:
+    """How long the prompts were that came lately, whatever became of them."""
+
+    def __init__(self) -> None:
+        self._tokens: deque[int] = deque(maxlen=REMEMBERED)
+
+    def note(self, tokens: int) -> None:
+        self._tokens.append(tokens)
+
+    def long(self) -> int:
+        """Tokens that few of them exceed; 0 when none has come."""
+        ordered = sorted(self._tokens)
+        return ordered[int(LONG * len(ordered))] if ordered else 0

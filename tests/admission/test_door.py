@@ -7,7 +7,9 @@ import pytest
 
 from app.admission.door import DEMAND_S, Bounds, Cost, Refused, counted, decide
 from app.admission.forecast import Outlook
+from app.admission.gate import DENIED_S
 from app.errors import InvalidValue, Overload, Overloaded, QueueFull
+from app.permit import Claim
 from tests.admission.simulated import STEP_S, World
 
 BOUNDS = Bounds(
@@ -55,6 +57,46 @@ def test_decide(
     if decided is not None:
         assert decided.status == bounds.reject_status
         assert decided.code == {QueueFull: "queue_full", Overloaded: "overloaded"}[type(decided)]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "room_s", "predicted_s", "refused"),
+    [
+        (STRICT, 0.2, 0.7, False),
+        (STRICT, 0.2, 0.9, True),
+        # However long the others' prompts are, half of the limit is for all.
+        (STRICT, 9.0, 0.4, False),
+        (STRICT, 9.0, 0.6, True),
+        (BOUNDS, 9.0, 29.0, False),
+    ],
+)
+def test_room_for_long_prompts(
+    bounds: Bounds, room_s: float, predicted_s: float, refused: bool
+) -> None:
+    outlook = Outlook(5, at_once=False, first_token_s=predicted_s, margin_s=0.0, room_s=room_s)
+    assert (decide(1, outlook, bounds) is not None) == refused
+
+
+async def test_while_requests_are_refused_a_short_prompt_leaves_room_for_a_long_one() -> None:
+    world = World(slots=2, slo_s=1.0)
+    gate, claim = world.gate, Claim()
+    gate.pace.prefill(10, 0.01)
+    gate.pace.prefill(2_000, 0.4)
+    for _ in range(2):
+        world.send(length=100)
+    await world.settle()
+
+    def room_s(tokens: int) -> float:
+        return gate.outlook(claim, tokens).room_s
+
+    for tokens in (10, 500, 2_000) * 20:
+        assert room_s(tokens) == 0.0
+    gate.denied(claim)
+    difference_s = gate.pace.start_s(2_000) - gate.pace.start_s(10)
+    assert room_s(10) == pytest.approx(difference_s)
+    assert room_s(10) > room_s(500) > room_s(2_000) == room_s(8_000) == 0.0
+    world.now += DENIED_S + STEP_S
+    assert room_s(10) == 0.0
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 0.4, 7.0, 500.0])

@@ -167,18 +167,24 @@ def test_what_the_engine_takes_is_what_the_gate_would_hand_over(
     st.booleans(),
     st.floats(0, 40),
     st.floats(0, 40),
+    st.floats(0, 40),
     st.sampled_from([None, 0.5, 5.0]),
 )
 def test_who_is_refused_is_who_the_door_would_refuse(
-    unfinished: int, at_once: bool, first_token_s: float, margin_s: float, slo_s: float | None
+    unfinished: int,
+    at_once: bool,
+    first_token_s: float,
+    margin_s: float,
+    room_s: float,
+    slo_s: float | None,
 ) -> None:
     engine = Engine(replace(SMALL, max_num_seqs=8), TIME)
     door = Door(engine, DoorSettings(max_pending=40, queue_timeout_s=30.0, ttft_slo_s=slo_s))
     engine.running = [Job(n, 1, 1) for n in range(unfinished)]
-    ours = door._refusal(Outlook(at_once, first_token_s, margin_s))
+    ours = door._refusal(Outlook(at_once, first_token_s, margin_s, room_s))
     bounds = admission.Bounds(48, 128, 8, 9, 30.0, slo_s, 429)
     theirs = admission.decide(
-        1, forecast.Outlook(unfinished, at_once, first_token_s, margin_s), bounds
+        1, forecast.Outlook(unfinished, at_once, first_token_s, margin_s, room_s), bounds
     )
     assert ours == (None if theirs is None else theirs.code)
 

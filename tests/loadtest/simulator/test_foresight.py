@@ -73,3 +73,13 @@ def test_when_a_slot_is_free(
 @given(st.lists(st.tuples(st.floats(0, 999), st.floats(0, 999)), max_size=30), st.integers(1, 32))
 def test_the_peak_of_the_cache(held: list[tuple[float, float]], block: int) -> None:
     assert foresight.kv_peak(held, block) == forecast.kv_peak(held, block)
+
+
+@unhurried
+@given(st.lists(st.integers(0, 9_999), max_size=300))
+def test_how_long_the_longer_prompts_are(prompts: list[int]) -> None:
+    ours, theirs = foresight.Sizes(), forecast.Sizes()
+    for tokens in prompts:
+        ours.note(tokens)
+        theirs.note(tokens)
+    assert ours.long() == theirs.long()
