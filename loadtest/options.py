@@ -510,6 +510,7 @@ def capacity_run(given: Namespace, base_url: str) -> Run:
             run.spec, load=load, seed=run.spec.seed + CAPACITY_SEED, tenants=_sharing(run.spec)
         ),
         warmup_s=min(run.warmup_s, duration / 4),
+        drain_s=None,  # or the tokens of long answers would not count
     )
 
 

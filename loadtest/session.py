@@ -60,11 +60,12 @@ def resolved(given: Namespace, base_url: str, execute: Execute) -> Run:
 def capacity_of(result: Result) -> float:
     """Requests per second that a closed loop says the server can serve; 0: nothing ended.
 
-    Where answers have the lengths that were asked for, it is output tokens per second over the mean
-    length of all that was sent: the batch is full of tokens from the first second on, while what
-    ends in the first minute is mostly short, and what does not is mostly long.
+    Where answers have the lengths that were asked for and come as streams, it is output tokens per
+    second over the mean length of all that was sent: the batch is full of tokens from the first
+    second on, while what ends in the first minute is mostly short, and what does not mostly long.
     """
     asked = [record.output_tokens_asked for record in result.records]
-    if not result.run.target.ignore_eos or not any(asked):
+    target = result.run.target
+    if not (target.ignore_eos and target.stream) or not any(asked):
         return float(result.summary["requests_per_s"])
     return float(result.summary["output_tokens_per_s"]) * len(asked) / sum(asked)

@@ -164,6 +164,9 @@ async def test_no_request_is_left_to_the_garbage_collector() -> None:
             for _ in range(5):
                 await client.get("/version")
                 await client.post(CHAT, content=b"{", headers=JSON)
+                here.service.lifecycle.phase = Phase.STARTING
+                assert (await client.post(CHAT, json=ASKED)).status_code == 503
+                here.service.lifecycle.phase = Phase.READY
                 left = await asked(here, client)
                 left.cancel()
                 failed = await asked(here, client)
@@ -175,6 +178,27 @@ async def test_no_request_is_left_to_the_garbage_collector() -> None:
             await until(lambda: cycles() <= before + 1, within=2.0)
         finally:
             gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("root", "path", "status"),
+    [
+        ("", CHAT, 400),
+        ("/llm", CHAT, 400),
+        ("/llm", f"/llm{CHAT}", 400),
+        # What a router takes for the path, whatever is a better reading.
+        ("/", CHAT, 400),
+        ("", f"{CHAT}%0A", 400),
+        ("", f"{CHAT}/", 404),
+        ("/llm", f"/lm{CHAT}", 404),
+    ],
+)
+async def test_whatever_is_in_front_of_a_path(root: str, path: str, status: int) -> None:
+    async with running(f"--server.root_path={root}") as (_, client):
+        answer = await client.post(path, content=b"{", headers=JSON)
+        assert answer.status_code == status
+        assert answer.json()["error"]["code"]
+        assert (await client.get(path)).status_code == (405 if status == 400 else 404)
 
 
 @pytest.mark.parametrize(("phase", "alive"), [(Phase.STARTING, True), (Phase.READY, False)])

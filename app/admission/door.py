@@ -153,6 +153,9 @@ class Door:
 
     def _decide(self, sequences: int, tokens: int, claim: Claim) -> Outlook:
         """What is foreseen for an accepted request; a refusal is raised."""
+        slo_s = self.bounds.slo_s
+        if sequences == 1 and slo_s is not None and self.gate.pace.start_s(tokens) <= slo_s / 2:
+            self.gate.rooms.note(claim.priority, tokens)
         outlook = self.gate.outlook(claim, tokens)
         refusal = decide(sequences, outlook, self.bounds)
         if isinstance(refusal, QueueFull):
@@ -160,6 +163,9 @@ class Door:
         if refusal is not None:
             self.refused.add(sequences)
             self.gate.denied(claim)
+            roomless = replace(outlook, room_s=0.0)
+            if isinstance(decide(sequences, roomless, self.bounds), Overloaded):
+                self.gate.rooms.refused(claim.priority, self.gate.ledger.clock())
             raise refusal
         return outlook
 
@@ -170,7 +176,7 @@ class Door:
         over = outlook.unfinished + sequences - self.bounds.sequences
         victims = self.gate.displaceable(claim, over)
         freed = sum(victim.unfinished for victim in victims)
-        emptier = replace(outlook, unfinished=outlook.unfinished - freed)
+        emptier = replace(outlook, unfinished=outlook.unfinished - freed, room_s=0.0)
         still = decide(sequences, emptier, self.bounds) if victims else refusal
         if still is None:
             for victim in victims:

@@ -1,6 +1,7 @@
 """When a request that comes now would have its first token, and how far that can be trusted."""
 
-from collections import deque
+import math
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ QUANTILE = 0.98
 """Under overload all that is accepted is near the edge."""
 LONG = 0.95
 """Of the prompts, that have the same chance whatever their length."""
+REFUSED_S = 2.0
+"""How long room is kept for long prompts after a refusal."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +90,15 @@ class Margin:
 
 
 class Sizes:
-    """How long the prompts were that came lately, whatever became of them."""
+    """How long the prompts were that came lately, and how long the longer ones of them are.
+
+    Attributes:
+        refused_at: when one was last refused because it would be late, seconds.
+
+    """
 
     def __init__(self) -> None:
+        self.refused_at = -math.inf
         self._tokens: deque[int] = deque(maxlen=REMEMBERED)
 
     def note(self, tokens: int) -> None:
@@ -99,3 +108,29 @@ class Sizes:
         """Tokens that few of them exceed; 0 when none has come."""
         ordered = sorted(self._tokens)
         return ordered[int(LONG * len(ordered))] if ordered else 0
+
+
+class Rooms:
+    """For how long a prompt short ones leave room, by priority class."""
+
+    def __init__(self) -> None:
+        self._sizes: defaultdict[int, Sizes] = defaultdict(Sizes)
+
+    def note(self, priority: int, tokens: int) -> None:
+        """A prompt came that could be in time."""
+        self._sizes[priority].note(tokens)
+
+    def refused(self, priority: int, now: float) -> None:
+        """One was refused because it would be late."""
+        self._sizes[priority].refused_at = now
+
+    def long(self, priority: int, now: float) -> int:
+        """Tokens of a long prompt of those that are as urgent and are being refused; or 0."""
+        return max(
+            (
+                sizes.long()
+                for each, sizes in self._sizes.items()
+                if each <= priority and now - sizes.refused_at <= REFUSED_S
+            ),
+            default=0,
+        )

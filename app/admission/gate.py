@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from app.admission.flows import OUTPUT_WEIGHT, Flow, Flows
-from app.admission.forecast import Margin, Outlook, Sizes, kv_peak, slot_at
+from app.admission.forecast import Margin, Outlook, Rooms, kv_peak, slot_at
 from app.admission.lengths import Lengths
 from app.admission.line import Line, Lines, Ticket
 from app.admission.pace import Pace
@@ -17,8 +17,7 @@ from app.workload import Capacity, DecodingStats, Step
 RECENT_S = 60.0
 """How long slots are kept for a key or a class that has had no request."""
 DENIED_S = 2.0
-"""How long a key that was refused counts as one that has more to send; and how long after a refusal
-room is kept for long prompts."""
+"""How long a key that was refused counts as one that has more to send."""
 FORECAST_S = 0.02
 """How long a forecast of free slots is good for."""
 
@@ -100,7 +99,7 @@ class Gate:
         self.lengths = Lengths()
         self.pace = Pace()
         self.margin = Margin()
-        self.sizes = Sizes()
+        self.rooms = Rooms()
         self.flows = Flows()
         self.mix = Mix()
         self.lines = Lines(aging_s)
@@ -110,7 +109,6 @@ class Gate:
         self._granted: dict[Dispatch, None] = {}  # let through, and not yet held
         self._seen: dict[Permit, tuple[Line, int, int]] = {}
         self._forecast: Slots | None = None
-        self._denied_at = -math.inf
 
     # -- the engine
 
@@ -377,7 +375,6 @@ class Gate:
         """For a request of that many prompt tokens that comes now."""
         if self._capacity is None:
             return Outlook(self.ledger.unfinished, at_once=True, first_token_s=0.0, margin_s=0.0)
-        self.sizes.note(tokens)
         line = self.line_of(claim)
         ahead = self.lines.ahead_of(line) + self._owed(line)
         slots = self._slots()
@@ -394,22 +391,21 @@ class Gate:
             at_once=at_once,
             first_token_s=wait_s + self.pace.start_s(tokens),
             margin_s=self.margin.seconds(self.ledger.clock()),
-            room_s=self._room_s(tokens),
+            room_s=self._room_s(claim, tokens),
         )
 
-    def _room_s(self, tokens: int) -> float:
+    def _room_s(self, claim: Claim, tokens: int) -> float:
         """What a long prompt takes longer than this one to its first token, while some are refused.
 
         Otherwise refusals fall on the long ones: the short ones are let wait for as long as they
         can, and whatever is longer would be late behind them.
         """
-        if self.ledger.clock() - self._denied_at > DENIED_S:
-            return 0.0
-        return max(0.0, self.pace.start_s(self.sizes.long()) - self.pace.start_s(tokens))
+        long = self.rooms.long(claim.priority, self.ledger.clock())
+        return max(0.0, self.pace.start_s(long) - self.pace.start_s(tokens))
 
     def denied(self, claim: Claim) -> None:
         """A request was refused for overload."""
-        self._denied_at = self.flows.of(claim.key).denied_at = self.ledger.clock()
+        self.flows.of(claim.key).denied_at = self.ledger.clock()
 
     def _owed(self, line: Line) -> int:
         """Sequences by which keys that were just refused are behind: theirs will go first.

@@ -5,7 +5,8 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -36,6 +37,7 @@ class Exchange:
         key: whose request it is; None: of nobody.
         headers: read when the response starts, and added to it.
         client: who gets the answer; None: it is over.
+        begun: the answer's status has been sent.
 
     """
 
@@ -48,6 +50,7 @@ class Exchange:
     key: Key | None = None
     headers: Callable[[], Mapping[str, str]] = dict
     client: Client | None = None
+    begun: bool = False
     started_at: float = field(default_factory=time.monotonic)
 
 
@@ -87,7 +90,6 @@ class _Wire:
     ) -> None:
         self.exchange = exchange
         self.closing = closing
-        self.started = False
         self.unread = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
         self._receive = receive
         self._send = send
@@ -100,7 +102,7 @@ class _Wire:
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.started = True
+            self.exchange.begun = True
             self.exchange.status = message["status"]
             headers = MutableHeaders(scope=message)
             headers["x-request-id"] = self.exchange.request_id
@@ -138,7 +140,7 @@ class RequestContext:
             logger.exception("unforeseen", extra=fields(id=exchange.request_id))
             error = InternalError()
             exchange.code = error.code
-            if not wire.started:
+            if not exchange.begun:
                 await error_response(error, scope["path"])(scope, wire.receive, wire.send)
         finally:
             self._finish(exchange)
@@ -158,20 +160,19 @@ class RequestContext:
 
 def finished(exchange: Exchange, duration_s: float) -> FinishedRequest:
     """What is logged and counted of an exchange that is over."""
-    line = FinishedRequest(
+    line = partial(
+        FinishedRequest,
         id=exchange.request_id,
         key=exchange.key.name if exchange.key else None,
         route=exchange.route,
         model=exchange.model,
         status=exchange.status,
         duration_s=duration_s,
-        finish_reason=exchange.code,
     )
     permit = exchange.permit
     if permit is None:
-        return line
-    return replace(
-        line,
+        return line(finish_reason=exchange.code)
+    return line(
         prompt_tokens=permit.prompt_tokens,
         output_tokens=permit.output_tokens,
         queue_wait_s=permit.queue_wait_s,

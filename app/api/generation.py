@@ -1,16 +1,19 @@
 """The routes that the engine answers."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from fastapi import APIRouter
+from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api import errors
 from app.api.access import route_path
 from app.api.answer import Answer, Desk
+from app.api.context import exchange_of
 from app.engine.protocol import Operation
-from app.errors import TidegateError
+from app.errors import TidegateError, forget_frames
 
 PATHS: dict[Operation, str] = {
     Operation.COMPLETIONS: "/v1/completions",
@@ -46,8 +49,20 @@ class Straight:
         try:
             await answer.app(scope, receive, send)
         except TidegateError as error:
+            if exchange_of(scope).begun:
+                raise
             response = await errors.render(Request(scope), error)
             await response(scope, receive, send)
+            # They hold the error, and the body with it, until the garbage collector comes.
+            forget_frames(error)
+
+
+class Direct(APIRoute):
+    """A route that has nothing to be resolved: what FastAPI knows of it is its description."""
+
+    def __init__(self, path: str, endpoint: Answer, **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        self.app = endpoint.app
 
 
 def answers_of(desk: Desk) -> dict[str, Answer]:
@@ -56,8 +71,8 @@ def answers_of(desk: Desk) -> dict[str, Answer]:
 
 
 def generation_router(answers: Mapping[str, Answer]) -> APIRouter:
-    """Their descriptions, and the answer to other methods: what is right goes past it."""
-    router = APIRouter(tags=["inference"])
+    """Their descriptions, and the answer to whatever does not go straight."""
+    router = APIRouter(tags=["inference"], route_class=Direct)
     for path, answer in answers.items():
         router.add_api_route(
             path, answer, methods=["POST"], name=answer.operation.value, description=DESCRIPTION

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-HOLD_S = 0.045
+HOLD_S = 0.042
 """The longest that a text waits for more: it adds no gap of 50 ms to any stream."""
 BUSY, CALM = 0.2, 0.05
 """Shares of its time that the event loop's thread works: above, texts are held; below, no longer.
@@ -54,9 +54,10 @@ class Coalescer:
         """Whether a text that came now would be held."""
         return self.on and self.busy
 
-    def _hold(self, text: Held) -> None:
+    def _hold(self, text: Held, since: float | None = None) -> None:
         if not self._held:
-            asyncio.get_running_loop().call_later(HOLD_S, self._flush)
+            loop = asyncio.get_running_loop()
+            loop.call_at((loop.time() if since is None else since) + HOLD_S, self._flush)
         self._held[text] = None
 
     @property
@@ -71,6 +72,7 @@ class Coalescer:
 
     def _flush(self) -> None:
         held, self._held = self._held, {}
+        began = asyncio.get_running_loop().time()
         for text in held:
             if not text.flush():
-                self._hold(text)
+                self._hold(text, began)

@@ -90,7 +90,7 @@ class ServerSettings(Group):
     )
     coalesce_chunks: bool = Field(
         default=True,
-        description="while the front end is busy, send what a stream gets in 45 ms as one chunk",
+        description="while the front end is busy, send what a stream gets in 42 ms as one chunk",
     )
 
 

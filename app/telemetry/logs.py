@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from app.settings import LoggingSettings
 
-_REQUEST_LOGGER: Final = "tidegate.request"
+_REQUESTS: Final = logging.getLogger("tidegate.request")
+_SECONDS: Final = ("duration_s", "queue_wait_s", "ttft_s")
 # Loggers that follow `logging.level`; what other libraries say below a warning is not for an
 # operator, at any level.
 _OUR_LOGGERS: Final = ("app", "tidegate", "uvicorn", "uvicorn.error", "vllm")
@@ -60,12 +61,12 @@ class FinishedRequest:
 
 def request_line(request: FinishedRequest) -> None:
     """Log one finished request, whatever its status, at level info."""
-    values = {
-        # Below a tenth of a millisecond is noise, and 17 digits are hard to read.
-        name: round(value, 4) if isinstance(value, float) else value
-        for name, value in vars(request).items()
-    }
-    logging.getLogger(_REQUEST_LOGGER).info("request finished", extra=fields(**values))
+    values = vars(request).copy()
+    for name in _SECONDS:
+        if values[name] is not None:
+            # Below a tenth of a millisecond is noise, and 17 digits are hard to read.
+            values[name] = round(values[name], 4)
+    _REQUESTS.info("request finished", extra={"fields": values})
 
 
 def fields(**values: Any) -> dict[str, dict[str, Any]]:

@@ -9,15 +9,13 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 from loadtest.simulator.engine import Engine
-from loadtest.simulator.foresight import Lengths, Margin, Pace, Sizes, kv_peak, slot_at
+from loadtest.simulator.foresight import Lengths, Margin, Pace, Rooms, kv_peak, slot_at
 from loadtest.simulator.job import Job
 from loadtest.simulator.lines import Lines
 from loadtest.simulator.ticks import Ticks, seconds, ticks
 
 DEMAND_S = 60.0
 """How long what was refused counts as demand."""
-DENIED_S = 2.0
-"""How long room is kept for long prompts after a refusal."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class Door:
     def __init__(self, engine: Engine, settings: DoorSettings) -> None:
         self.engine = engine
         self.settings = settings.filled(engine.settings.max_num_seqs)
-        self.lengths, self.pace, self.margin, self.sizes = Lengths(), Pace(), Margin(), Sizes()
+        self.lengths, self.pace, self.margin, self.rooms = Lengths(), Pace(), Margin(), Rooms()
         self.lines = Lines(ticks(self.settings.queue_timeout_s / 2), engine.produced)
         self.late: list[Job] = []
         self._timeout = ticks(self.settings.queue_timeout_s)
@@ -93,10 +91,14 @@ class Door:
 
     def offer(self, job: Job, now: Ticks) -> bool:
         """Accept or refuse it; what is accepted may start at once."""
-        self.sizes.note(job.prompt)
+        slo_s = self.settings.ttft_slo_s
+        if slo_s is not None and self.pace.start_s(job.prompt) <= slo_s / 2:
+            self.rooms.note(job.priority, job.prompt)
         outlook = self.outlook(job, now)
         refusal = self._refusal(outlook)
         if refusal is not None:
+            if self._refusal(replace(outlook, room_s=0.0)) == "overloaded":
+                self.rooms.refused(job.priority, seconds(now))
             job.refused, job.ended = refusal, now
             self._refused.append(now)
             return False
@@ -127,19 +129,15 @@ class Door:
             free = min(free, 0)  # whatever is free, the first of them was not let through
         ahead = self.lines.ahead_of(job) if self.lines.count else 0
         start_s = self.pace.start_s(job.prompt)
+        long = self.rooms.long(job.priority, seconds(now))
         if ahead < free:
             return Outlook(at_once=True, first_token_s=start_s, margin_s=0.0)
         return Outlook(
             at_once=False,
             first_token_s=self._wait_s(ahead, free, slots) + start_s,
             margin_s=self.margin.seconds(seconds(now)),
-            room_s=self._room_s(start_s, now),
+            room_s=max(0.0, self.pace.start_s(long) - start_s),
         )
-
-    def _room_s(self, start_s: float, now: Ticks) -> float:
-        if not self._refused or self._refused[-1] < now - ticks(DENIED_S):
-            return 0.0
-        return max(0.0, self.pace.start_s(self.sizes.long()) - start_s)
 
     def _slots(self) -> int:
         """That the engine has for sequences: with a queue inside, what runs is all that fits."""

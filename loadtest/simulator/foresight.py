@@ -5,7 +5,7 @@
 
 import math
 from bisect import bisect_left, bisect_right, insort
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
@@ -17,6 +17,7 @@ LONG_PROMPT = 256
 MARGIN_FORGET_S = 30.0
 MARGIN_QUANTILE = 0.98
 LONG = 0.95
+REFUSED_S = 2.0
 
 
 class Lengths:
@@ -127,9 +128,15 @@ def kv_peak(sequences: Iterable[tuple[float, float]], block: int) -> float:
 
 
 class Sizes:
-    """How long the prompts were that came lately, whatever became of them."""
+    """How long the prompts were that came lately, and how long the longer ones of them are.
+
+    Attributes:
+        refused_at: when one was last refused because it would be late, seconds.
+
+    """
 
     def __init__(self) -> None:
+        self.refused_at = -math.inf
         self._tokens: deque[int] = deque(maxlen=REMEMBERED)
 
     def note(self, tokens: int) -> None:
@@ -139,3 +146,29 @@ class Sizes:
         """Tokens that few of them exceed; 0 when none has come."""
         ordered = sorted(self._tokens)
         return ordered[int(LONG * len(ordered))] if ordered else 0
+
+
+class Rooms:
+    """For how long a prompt short ones leave room, by priority class."""
+
+    def __init__(self) -> None:
+        self._sizes: defaultdict[int, Sizes] = defaultdict(Sizes)
+
+    def note(self, priority: int, tokens: int) -> None:
+        """A prompt came that could be in time."""
+        self._sizes[priority].note(tokens)
+
+    def refused(self, priority: int, now: float) -> None:
+        """One was refused because it would be late."""
+        self._sizes[priority].refused_at = now
+
+    def long(self, priority: int, now: float) -> int:
+        """Tokens of a long prompt of those that are as urgent and are being refused; or 0."""
+        return max(
+            (
+                sizes.long()
+                for each, sizes in self._sizes.items()
+                if each <= priority and now - sizes.refused_at <= REFUSED_S
+            ),
+            default=0,
+        )

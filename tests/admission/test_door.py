@@ -6,8 +6,7 @@ import random
 import pytest
 
 from app.admission.door import DEMAND_S, Bounds, Cost, Refused, counted, decide
-from app.admission.forecast import Outlook
-from app.admission.gate import DENIED_S
+from app.admission.forecast import REFUSED_S, Outlook
 from app.errors import InvalidValue, Overload, Overloaded, QueueFull
 from app.permit import Claim
 from tests.admission.simulated import STEP_S, World
@@ -79,24 +78,48 @@ def test_room_for_long_prompts(
 
 async def test_while_requests_are_refused_a_short_prompt_leaves_room_for_a_long_one() -> None:
     world = World(slots=2, slo_s=1.0)
-    gate, claim = world.gate, Claim()
+    gate = world.gate
     gate.pace.prefill(10, 0.01)
     gate.pace.prefill(2_000, 0.4)
-    for _ in range(2):
-        world.send(length=100)
+    for tokens in (10, 2_000):
+        world.send(tokens=tokens, length=1_000)
+    await world.run(0.1)
+
+    def room_s(tokens: int, priority: int = 0) -> float:
+        return gate.outlook(Claim(priority=priority), tokens).room_s
+
+    assert room_s(10) == 0.0
+    # They would have to wait for ten seconds.
+    refused = [world.send(tokens=2_000, length=1_000), world.send(tokens=9_000, length=1_000)]
     await world.settle()
-
-    def room_s(tokens: int) -> float:
-        return gate.outlook(claim, tokens).room_s
-
-    for tokens in (10, 500, 2_000) * 20:
-        assert room_s(tokens) == 0.0
-    gate.denied(claim)
+    assert all(isinstance(each.failure, Overloaded) for each in refused)
     difference_s = gate.pace.start_s(2_000) - gate.pace.start_s(10)
     assert room_s(10) == pytest.approx(difference_s)
-    assert room_s(10) > room_s(500) > room_s(2_000) == room_s(8_000) == 0.0
-    world.now += DENIED_S + STEP_S
+    # None for what would be late anywhere.
+    assert room_s(10) > room_s(500) > room_s(2_000) == room_s(9_000) == 0.0
+    # Whoever is more urgent goes before them.
+    assert room_s(10, priority=1) == room_s(10) > room_s(10, priority=-1) == 0.0
+    world.now += REFUSED_S + STEP_S
     assert room_s(10) == 0.0
+    for each in world.ledger.permits:
+        each.cut(Overloaded(429, 0.0))
+    await world.settle()
+
+
+async def test_a_refusal_for_the_sake_of_room_does_not_keep_the_room() -> None:
+    world = World(slots=1, slo_s=1.0)
+    gate = world.gate
+    gate.pace.prefill(10, 0.01)
+    gate.pace.prefill(2_000, 0.4)
+    world.send(tokens=10, length=80)
+    await world.run(0.1)
+    gate.rooms.note(0, 2_000)
+    gate.rooms.refused(0, world.now)
+    short = world.send(tokens=10, length=1)
+    await world.settle()
+    assert isinstance(short.failure, Overloaded)
+    world.now += REFUSED_S + STEP_S
+    assert gate.outlook(Claim(), 10).room_s == 0.0
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 0.4, 7.0, 500.0])

@@ -30,7 +30,7 @@ class Holding(Coalescer):
     def holding(self) -> bool:
         return self.told
 
-    def _hold(self, text: Held) -> None:
+    def _hold(self, text: Held, since: float | None = None) -> None:
         self.held.append(text)
 
     def flush(self) -> None:

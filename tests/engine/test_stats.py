@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from prometheus_client import Histogram
+from vllm.v1.metrics.loggers import PrometheusStatLogger
 
-from app.engine.stats import StatsRecorder, StepStats, combine, observe_all
+from app.engine.stats import SeriesLogger, StatsRecorder, StepStats, combine, observe_all
 from app.workload import Step
 
 
@@ -126,3 +127,24 @@ def test_values_that_are_observed_together_count_as_one_by_one() -> None:
     assert [value for name, _, value in found if "created" not in name] == pytest.approx(
         [value for name, _, value in wanted if "created" not in name]
     )
+
+
+def test_gaps_are_counted_once_and_for_their_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Any, ...]] = []
+
+    def record(self: Any, scheduler: Any, iteration: Any, mm: Any, engine: int) -> None:
+        gaps = None if iteration is None else list(iteration.inter_token_latencies_iter)
+        seen.append((scheduler, gaps, mm, engine))
+
+    monkeypatch.setattr(PrometheusStatLogger, "record", record)
+    logger = SeriesLogger.__new__(SeriesLogger)
+    histograms = {n: Histogram(f"h{n}", "h", buckets=(1.0,), registry=None) for n in (0, 1)}
+    logger.histogram_inter_token_latency = histograms
+    iteration = SimpleNamespace(inter_token_latencies_iter=[0.5, 2.0, 0.25])
+    logger.record("scheduler", iteration, "mm", engine_idx=1)
+    logger.record(None, None)
+    assert seen == [("scheduler", [], "mm", 1), (None, None, None, 0)]
+    # Whoever comes after it sees them still.
+    assert iteration.inter_token_latencies_iter == [0.5, 2.0, 0.25]
+    assert [h._sum.get() for h in histograms.values()] == [0.0, 2.75]
+    assert [b.get() for b in histograms[1]._buckets] == [2.0, 1.0]

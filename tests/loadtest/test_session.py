@@ -21,6 +21,8 @@ ENDED_PER_S = 30.0
         ((100, 100, 100), Target(), 20.0),
         # Nobody knows how long the answers were going to be.
         ((50, 50, 200), Target(ignore_eos=False), ENDED_PER_S),
+        # An answer's tokens come when it ends.
+        ((50, 50, 200), Target(stream=False), ENDED_PER_S),
         # Embeddings have none.
         ((0, 0, 0), Target(), ENDED_PER_S),
     ],

@@ -76,10 +76,19 @@ def test_the_peak_of_the_cache(held: list[tuple[float, float]], block: int) -> N
 
 
 @unhurried
-@given(st.lists(st.integers(0, 9_999), max_size=300))
-def test_how_long_the_longer_prompts_are(prompts: list[int]) -> None:
-    ours, theirs = foresight.Sizes(), forecast.Sizes()
-    for tokens in prompts:
-        ours.note(tokens)
-        theirs.note(tokens)
-    assert ours.long() == theirs.long()
+@given(
+    st.lists(st.tuples(st.integers(-2, 2), st.integers(0, 9_999)), max_size=300),
+    st.dictionaries(st.integers(-2, 2), seconds),
+    st.integers(-2, 2),
+    seconds,
+)
+def test_for_how_long_a_prompt_room_is_left(
+    prompts: list[tuple[int, int]], refused: dict[int, float], priority: int, now: float
+) -> None:
+    ours, theirs = foresight.Rooms(), forecast.Rooms()
+    for each in (ours, theirs):
+        for of, tokens in prompts:
+            each.note(of, tokens)
+        for of, at in refused.items():
+            each.refused(of, at)
+    assert ours.long(priority, now) == theirs.long(priority, now)
