@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import logging
 import signal
 import threading
 from collections.abc import AsyncIterator
@@ -211,6 +212,29 @@ async def test_a_first_step_may_take_its_time(phase: Phase, alive: bool) -> None
         here.engine.hand = InHand(1)
         await asyncio.sleep(0.6)
         assert ((await client.get("/livez")).status_code == 200) is alive
+
+
+async def test_a_drain_tells_every_five_seconds_what_is_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="app")
+    settings = ("--lifecycle.drain_settle_s=3", "--lifecycle.drain_timeout_s=60")
+    async with running(*settings) as (here, client):
+        waiting = await asked(here, client)
+        lifecycle = here.service.lifecycle
+        began = lifecycle.clock()
+        for elapsed in range(13):
+            lifecycle.clock = lambda now=began + elapsed: now  # type: ignore[misc]
+            lifecycle.begin_drain()
+            here.service.tick()
+        here.service.cut()
+        assert code_of(await waiting) == (503, "draining")
+    told = [r.__dict__["fields"] for r in caplog.records if r.getMessage() == "draining"]
+    assert [(t["step"], t["in_flight"], t["seconds_left"]) for t in told[:3]] == [
+        ("settle", 1, 63.0),
+        ("finish", 1, 58.0),
+        ("finish", 1, 53.0),
+    ]
 
 
 # -- the client's side
