@@ -43,6 +43,11 @@ def poisson(rate: float, duration_s: float, dice: np.random.Generator) -> Times:
     return gamma(rate, 1.0, duration_s, dice)
 
 
+def given(count: int, duration_s: float, dice: np.random.Generator) -> Times:
+    """Poisson arrivals of which it is known how many they are."""
+    return np.sort(dice.uniform(0.0, duration_s, count))
+
+
 def gamma(rate: float, cv: float, duration_s: float, dice: np.random.Generator) -> Times:
     """Gamma gaps with a coefficient of variation: 0 is constant, 1 Poisson, above bursty."""
     _positive(rate)

@@ -1,24 +1,27 @@
 """How long a step of an engine takes: measured on vLLM itself, or read from a service's records.
 
-Three loads. Prompts of doubling lengths, one at a time, beside a sequence that decodes; batches of
-1, 2, 4 … sequences that decode, with short and with long contexts; and a mixture, Poisson arrivals
-of exponential lengths, which is held out: the fit does not see it and is judged by it. The time of
-a step is that since the one before, while the engine had more to do. What a request costs before
-its first step is measured on prompts that come to an idle engine. Prompts are never cached.
+Four loads. Prompts of doubling lengths, one at a time, beside a sequence that decodes; batches of
+1, 2, 4 … sequences that decode, with short and with long contexts; exponential lengths, all at once
+and then at half the pace of that, for what coming and going costs a busy engine; and a mixture,
+Poisson arrivals of such lengths, which is held out: the fit does not see it and is judged by it.
+The time of a step is that since the one before, while the engine had more to do. What a request
+costs before its first step is measured on those that came at half the pace and found the engine at
+work: one that is idle has to wake up besides. Prompts are never cached.
 """
 
 import argparse
 import asyncio
 import dataclasses
 import json
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 
-from loadtest import files, machine, options
+from loadtest import arrivals, files, machine, options
 from loadtest.simulator import fit, grids, records, replay
 from loadtest.simulator.calibration import Calibration, FrontEnd
 from loadtest.simulator.grids import Cell
@@ -29,6 +32,10 @@ from loadtest.text import aligned
 
 LOAD = 0.7
 """Of the mixture, as a share of the capacity that the fit predicts."""
+BUSY = 4
+"""Requests for each slot, all at once and again at half the pace."""
+SAMPLE = 500
+"""Requests of the mixture whose lengths say what the capacity is."""
 HELD_OUT = 0.2
 """The last part of a file of records, which the fit does not see."""
 LATENCY = ("accept", "accept_token", "emit")
@@ -174,13 +181,13 @@ class Round:
     """Once through the grids.
 
     Attributes:
-        alone: requests that met an idle engine.
+        half: requests that came at half of what the engine can do.
         all: those and all others.
 
     """
 
     observed: Sequence[Observation]
-    alone: Sequence[Lived]
+    half: Sequence[Lived]
     all: Sequence[Lived]
 
 
@@ -205,14 +212,17 @@ class Bench:
     async def round(self) -> Round:
         """All cells once."""
         observed: list[Observation] = []
-        alone: list[Lived] = []
         everything: list[Lived] = []
         for number, cell in enumerate(self._cells):
             steps, lived = await self._cell(cell)
-            observed += _of_cell(steps, cell, number, len(self._cells))
+            observed += _of_cell(steps, cell, number)
             everything += lived
-            alone += lived if len(lived) == 1 and cell.output == 1 else []
-        return Round(observed, alone, everything)
+        count = BUSY * self._live.engine.max_num_seqs
+        burst, steps = await self._busy(np.zeros(count))
+        took = max(one.times[-1] for one in burst) - burst[0].sent
+        half, more = await self._busy(arrivals.given(count, 2 * took, self._dice))
+        observed += _in_blocks([*steps, *more], len(self._cells))
+        return Round(observed, half, [*everything, *burst, *half])
 
     def fitted(self, rounds: Sequence[Round]) -> Calibration:
         """What they say."""
@@ -230,6 +240,23 @@ class Bench:
             environment=machine.facts("numpy", "scipy", "torch") | {"vllm": _version()},
         )
 
+    async def _busy(self, times: arrivals.Times, seed: int = 3) -> tuple[list[Lived], list[Record]]:
+        sample = self._lengths(len(times), seed)
+        plan = [self._planned(at, *one) for at, one in zip(times.tolist(), sample, strict=True)]
+        self._live.take()
+        return await self._live.serve(plan), self._live.take()
+
+    def _lengths(self, count: int, seed: int) -> list[tuple[int, int]]:
+        """Of prompts and answers of the mixture."""
+        dice = np.random.default_rng([self._settings.seed, seed])
+        return grids.exponential(count, *self._mixture, dice)
+
+    @property
+    def _mixture(self) -> tuple[int, int, int]:
+        """Tokens: of prompts and of answers in the mean, and of both at the most."""
+        longest = self._settings.max_model_len
+        return longest // 8, self._settings.steps, longest
+
     async def _cell(self, cell: Cell) -> tuple[list[Record], list[Lived]]:
         self._live.take()
         lived = await self._live.serve(cell.plan(self._dice, self._live.vocabulary))
@@ -237,43 +264,67 @@ class Bench:
 
     async def mixture(self, found: fit.Fit) -> fit.Errors:
         """How well it predicts the steps of a load that it has not seen."""
-        prompt = self._settings.max_model_len // 8
-        output = self._settings.steps
-        shape = (prompt, output, self._settings.max_model_len)
-        sample = grids.mixed(1000.0, 0.5, *shape, seed=[self._settings.seed, 1])
+        sample = self._lengths(SAMPLE, seed=1)
         rate = LOAD * replay.capacity(
             self._live.engine,
             Coefficients(**{name: one.value for name, one in found.terms.items()}),
-            [(prompt, output) for _, prompt, output in sample],
+            sample,
         )
-        asked = grids.mixed(rate, self._settings.seconds, *shape, seed=[self._settings.seed, 2])
-        self._live.take()
-        await self._live.serve([self._planned(*one) for one in asked])
-        return fit.errors(found.values, list(records.observations(self._live.take())))
+        times = arrivals.poisson(rate, self._settings.seconds, self._dice)
+        _, steps = await self._busy(times, seed=2)
+        return fit.errors(found.values, list(records.observations(steps)))
 
     def _planned(self, at: float, prompt: int, output: int) -> Planned:
         return Planned(at, random_prompt(self._dice, self._live.vocabulary, prompt), output)
 
 
-def _of_cell(steps: Sequence[Record], cell: Cell, number: int, cells: int) -> list[Observation]:
-    """Steps of a cell: those in which all decode, and apart from them those with prompts.
+def _of_cell(steps: Sequence[Record], cell: Cell, number: int) -> list[Observation]:
+    """Steps of a cell: of a batch those in which all decode, of a prompt those that compute it.
 
-    What decodes while a batch comes or goes is left out: it is between what the grid has anyhow.
+    What decodes while a batch comes or goes is left out: it is between what the grid has anyhow. So
+    are the steps in which a batch comes: how its prompts fall into steps is chance, and a size of a
+    step that the engine has not had before may be slow.
     """
+    alone = cell.output == 1
     return [
-        dataclasses.replace(one, cell=number if alike else cells + number)
+        dataclasses.replace(one, cell=number)
         for one in records.observations(steps)
-        if (alike := (one.work.prefill, one.work.decodes) == (0, cell.count)) or one.work.prefill
+        if (one.work.prefill if alone else (one.work.prefill, one.work.decodes) == (0, cell.count))
+    ]
+
+
+def _in_blocks(steps: Sequence[Record], first: int) -> list[Observation]:
+    """Steps of a load in which each is different, by neighbours: cells from `first` on."""
+    return [
+        dataclasses.replace(one, cell=first + number // fit.BLOCK)
+        for number, one in enumerate(records.observations(steps))
     ]
 
 
 def _front(rounds: Sequence[Round]) -> FrontEnd:
-    """Of requests that met an idle engine, and of all tokens."""
-    alone = [lived for one in rounds for lived in one.alone]
-    prompts = np.array([len(one.planned.prompt) for one in alone], dtype=np.float64)
-    accept, each = fit.line(prompts, np.array([one.scheduled - one.sent for one in alone]))
+    """Of requests that met an engine at work, and of all tokens."""
+    came = np.array([wait for one in rounds for wait in waits(one.half)], dtype=np.float64)
+    accept, each = fit.line(*came.T) if len(came) else (0.0, 0.0)
     tokens = [np.subtract(lived.times, lived.made) for one in rounds for lived in one.all]
     return FrontEnd(accept, each, float(np.median(np.concatenate(tokens))))
+
+
+def waits(lived: Sequence[Lived]) -> Iterator[tuple[int, float]]:
+    """A prompt's tokens, and the seconds until the engine had it, for each that found it at work.
+
+    It was begun with at the end of the step that was under way; when in that step it had come is
+    not known, and is taken to be the middle.
+
+    Args:
+        lived: all requests of a load that leaves slots free.
+
+    """
+    ends = np.unique(np.concatenate([one.made for one in lived])).tolist()
+    for one in lived:
+        after = bisect_right(ends, one.scheduled)
+        if after >= 2 and one.sent < (end := ends[after - 1]):
+            step = end - ends[after - 2]
+            yield len(one.planned.prompt), one.scheduled - one.sent - step / 2
 
 
 # -- what is printed

@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
+from scipy.stats import theilslopes
 
 from loadtest.errors import UsageError
 from loadtest.simulator.records import Observation
@@ -183,9 +184,6 @@ def _draws(groups: NDArray[np.int64], seed: int) -> Iterator[NDArray[np.int64]]:
 
 
 def line(x: Floats, y: Floats) -> tuple[float, float]:
-    """y = a + b·x with a, b ≥ 0, by the medians of y at each x, on the relative error."""
-    places = np.unique(x)
-    middles = np.array([float(np.median(y[x == place])) for place in places])
-    rows = np.stack([np.ones_like(places), places], axis=1)
-    a, b = _least(rows, middles, 1 / np.maximum(middles, 1e-9))
-    return float(a), float(b)
+    """y = a + b·x with a, b ≥ 0: the median slope, and the median of what it leaves (Theil-Sen)."""
+    b = max(0.0, float(theilslopes(y, x).slope))
+    return max(0.0, float(np.median(y - b * x))), b

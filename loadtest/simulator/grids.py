@@ -1,11 +1,10 @@
 """The loads that a calibration measures: prompts alone, batches that decode, and a mixture."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from loadtest import arrivals
 from loadtest.simulator.engine import EngineSettings
 from loadtest.simulator.live import Planned, random_prompt
 
@@ -77,14 +76,12 @@ def decode(engine: EngineSettings, longest: int, steps: int) -> list[Cell]:
     return found
 
 
-def mixed(
-    rate: float, seconds: float, prompt: int, output: int, longest: int, seed: Sequence[int]
-) -> list[tuple[float, int, int]]:
-    """Poisson arrivals with exponential lengths: (time, prompt, output) of each."""
-    dice = np.random.default_rng(seed)
-    times = arrivals.poisson(rate, seconds, dice)
-    prompts = np.rint(dice.exponential(prompt, len(times))).astype(int)
-    outputs = np.rint(dice.exponential(output, len(times))).astype(int)
+def exponential(
+    count: int, prompt: int, output: int, longest: int, dice: np.random.Generator
+) -> list[tuple[int, int]]:
+    """Prompts and answers of exponential lengths, that both fit into the longest."""
+    prompts = np.rint(dice.exponential(prompt, count)).astype(int)
+    outputs = np.rint(dice.exponential(output, count)).astype(int)
     outputs = np.clip(outputs, 1, longest // 2)
     prompts = np.clip(prompts, 1, longest - outputs)
-    return list(zip(times.tolist(), prompts.tolist(), outputs.tolist(), strict=True))
+    return list(zip(prompts.tolist(), outputs.tolist(), strict=True))

@@ -1,8 +1,10 @@
 """The simulator against vLLM: the same requests at the same times to both, figures side by side.
 
-The capacity of each shape of lengths is measured first: requests per second while all slots are
-taken. Then come Poisson arrivals at shares of it. The engine model gets the arrivals as they were
-handed over, the lengths, the engine's settings and a calibration, and nothing of the run itself.
+The capacity of each shape of lengths is measured first: output tokens per second while all slots
+are taken and are filled one by one. Then come Poisson arrivals whose answers are shares of it, in
+each run as many as that takes: near the capacity a queue is as sensitive to the load as to the
+pace. The engine model gets the arrivals as they were handed over, the lengths, the engine's
+settings and a calibration, and nothing of the run itself.
 
 Where no calibration is given the grids of `calibrate` are gone through before and after each run,
 and the run is predicted from these two rounds: on a machine that others use too, the pace of one
@@ -35,8 +37,10 @@ from loadtest.simulator.replay import Asked, Figures, Replayed, replay
 from loadtest.simulator.step_time import Coefficients
 from loadtest.simulator.validation import NAMES, Run, progress, render, within
 
-WARM_UP, BURST = 2, 12
-"""Batches before a measurement of capacity, and in it."""
+WARM_UP = 4
+"""Batches before a measurement of capacity."""
+OVER = 2.0
+"""Times what those reached is sent to measure it."""
 SHAPES: Final = ("fixed", "exponential")
 
 
@@ -168,36 +172,50 @@ class Trial:
         return [] if self._known else [await self._bench.round()]
 
     async def _capacity(self, shape: str) -> float:
-        """Requests per second while all slots are taken."""
+        """Output tokens per second while all slots are taken.
+
+        A batch that comes at once would stay together when all lengths are equal, and be slower
+        than the same requests one by one.
+        """
         dice = np.random.default_rng([self._settings.seed, 0])
-        slots = self._live.engine.max_num_seqs
-        for batches in (WARM_UP, BURST):
-            plan = self._plan(shape, np.zeros(batches * slots), dice)
-            lived = await self._live.serve(plan)
-        full = sorted(one.times[-1] for one in lived)[-slots]
-        times = np.concatenate([one.times for one in lived])
-        tokens = int((times <= full).sum())
-        mean = float(np.mean([one.output for one in plan]))
-        return tokens / (full - min(one.sent for one in lived)) / mean
+        slots, seconds = self._live.engine.max_num_seqs, self._settings.seconds
+        burst = self._plan(np.zeros(WARM_UP * slots), *self._lengths(shape, WARM_UP * slots, dice))
+        lived = await self._live.serve(burst)
+        reached = len(burst) / (max(one.times[-1] for one in lived) - lived[0].sent)
+        times = arrivals.poisson(OVER * reached, max(seconds / OVER, 2 * slots / reached), dice)
+        plan = self._plan(times, *self._lengths(shape, len(times), dice))
+        return rate_when_full(await self._live.serve(plan), slots)
 
     async def _load(self, shape: str, share: float, capacity: float, number: int) -> Load:
-        rate = share * capacity
         dice = np.random.default_rng([self._settings.seed, number, round(1000 * share)])
-        times = arrivals.poisson(rate, self._settings.seconds, dice)
-        plan = self._plan(shape, times, dice)
+        tokens = share * capacity * self._settings.seconds
+        prompts, outputs = self._lengths(shape, math.ceil(tokens), dice)
+        count = int(np.searchsorted(np.cumsum(outputs), tokens)) + 1
+        times = arrivals.given(count, self._settings.seconds, dice)
+        plan = self._plan(times, prompts[:count], outputs[:count])
         self._live.take()
         waited = self._live.waited
         lived = await self._live.serve(plan)
         took = max(one.times[-1] for one in lived) - lived[0].sent
         waited = (self._live.waited - waited) / took
+        rate = count / self._settings.seconds
         return Load(shape, share, rate, lived, self._live.take(), waited)
 
-    def _plan(self, shape: str, times: Any, dice: np.random.Generator) -> list[Planned]:
+    def _lengths(
+        self, shape: str, count: int, dice: np.random.Generator
+    ) -> tuple[lengths.Lengths, lengths.Lengths]:
+        """Of prompts, and of answers."""
         most = self._settings.grid.max_model_len // 2
         prompts, outputs = (
-            np.minimum(lengths.draw(f"{shape}:{mean}", len(times), dice), most)
+            np.minimum(lengths.draw(f"{shape}:{mean}", count, dice), most)
             for mean in (self._settings.prompt_tokens, self._settings.output_tokens)
         )
+        return prompts, outputs
+
+    def _plan(
+        self, times: arrivals.Times, prompts: lengths.Lengths, outputs: lengths.Lengths
+    ) -> list[Planned]:
+        dice = np.random.default_rng(self._settings.seed)
         return [
             Planned(at, random_prompt(dice, self._live.vocabulary, prompt), output)
             for at, prompt, output in zip(
@@ -229,6 +247,23 @@ class Trial:
             Asked(one.sent - start, len(one.planned.prompt), one.planned.output) for one in lived
         ]
         return replay(asked, self._live.engine, coefficients)
+
+
+def rate_when_full(lived: Sequence[Lived], slots: int) -> float:
+    """Output tokens per second from the end of the first batch until the last one is complete.
+
+    From the first on as many as there are slots have come and all are taken; there are not enough
+    requests left for them when fewer than that have not ended.
+
+    Args:
+        lived: requests that came faster than they could be served.
+        slots: of the engine.
+
+    """
+    ends = sorted(one.times[-1] for one in lived)
+    begin, full = ends[slots - 1], ends[-slots]
+    times = np.concatenate([one.times for one in lived])
+    return float(((begin < times) & (times <= full)).sum() / (full - begin))
 
 
 def pace(steps: Sequence[Record], known: Calibration) -> float:

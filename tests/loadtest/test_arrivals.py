@@ -27,6 +27,7 @@ def cv(times: Times) -> float:
     [
         (lambda d: arrivals.constant(RATE, DURATION_S), 0.0),
         (lambda d: arrivals.poisson(RATE, DURATION_S, d), 1.0),
+        (lambda d: arrivals.given(int(RATE * DURATION_S), DURATION_S, d), 1.0),
         (lambda d: arrivals.gamma(RATE, 0.0, DURATION_S, d), 0.0),
         (lambda d: arrivals.gamma(RATE, 0.5, DURATION_S, d), 0.5),
         (lambda d: arrivals.gamma(RATE, 3.0, DURATION_S, d), 3.0),

@@ -104,31 +104,54 @@ def test_the_grids_fit_into_the_cache() -> None:
         assert cell.count * blocks <= 40
 
 
-def test_steps_of_a_cell() -> None:
-    """All that decode together are of one cell, those with prompts of another, the rest of none."""
+@pytest.mark.parametrize(
+    ("cell", "expected"), [(Cell(4, 16, 8), [(0, 4)]), (Cell(1, 16, 1, company=9), [(16, 3)])]
+)
+def test_steps_of_a_cell(cell: Cell, expected: list[tuple[int, int]]) -> None:
+    """Of a batch those in which all decode, of a prompt those that compute it."""
     step = Record(1.0, 0, 4, 100, (), 0.01, 4, 0)
-    found = calibrate._of_cell(
-        [
-            replace(step, prefill=16, decodes=3, prompts=((16, 0),)),
-            step,
-            replace(step, decodes=2),
-        ],
-        Cell(4, 16, 8),
-        number=5,
-        cells=10,
-    )
-    assert [one.cell for one in found] == [15, 5]
+    coming = replace(step, prefill=16, decodes=3, prompts=((16, 0),))
+    found = calibrate._of_cell([coming, step, replace(step, decodes=2)], cell, number=5)
+    assert [(one.work.prefill, one.work.decodes) for one in found] == expected
+    assert {one.cell for one in found} == {5}
 
 
-def test_the_front_end_is_told_from_requests_that_met_an_idle_engine() -> None:
-    def lived(prompt: int, accept: float, emit: float) -> Lived:
-        return Lived(Planned(0.0, [0] * prompt, 1), 0.0, 1.0, 1.0 + accept, [2.0 + emit], [2.0])
+def lived(prompt: int, sent: float, scheduled: float, *ends: float) -> Lived:
+    planned = Planned(0.0, [0] * prompt, len(ends))
+    return Lived(planned, 0.0, sent, scheduled, [0.002 + end for end in ends], list(ends))
 
-    alone = [lived(n, 0.001 + 1e-5 * n, 0.002) for n in (16, 64, 256) for _ in range(3)]
-    front = calibrate._front([calibrate.Round([], alone, [*alone, lived(9, 0.5, 0.002)])])
-    assert front.accept == pytest.approx(0.001)
+
+AT_WORK = lived(16, -0.5, 0.0, *(0.01 * n for n in range(1, 9)))
+"""Steps of 10 ms."""
+
+
+def test_the_front_end_is_told_from_requests_that_met_an_engine_at_work() -> None:
+    """They came in the middle of a step, and were sent 1 ms and more before."""
+    asked = [lived(n, 0.024 - 1e-5 * n, 0.0301, 0.04) for n in (16, 64, 256, 512)]
+    late = lived(100, 0.001, 0.0601, 0.07)  # no slot was free
+    front = calibrate._front([calibrate.Round([], [AT_WORK, *asked, late], asked)])
+    assert front.accept == pytest.approx(0.0011)
     assert front.accept_token == pytest.approx(1e-5)
     assert front.emit == pytest.approx(0.002)
+
+
+@pytest.mark.parametrize(
+    ("sent", "scheduled"), [(0.002, 0.005), (0.002, 0.0101), (0.081, 0.082)], ids=str
+)
+def test_an_engine_that_was_not_at_work_tells_nothing_of_the_front_end(
+    sent: float, scheduled: float
+) -> None:
+    """It was begun with beside the first step or after that, or when the other had ended."""
+    assert list(calibrate.waits([AT_WORK, lived(16, sent, scheduled, 0.09)])) == []
+
+
+def test_lengths_of_the_mixture() -> None:
+    found = grids.exponential(2000, 128, 40, 200, np.random.default_rng(1))
+    prompts, outputs = np.array(found).T
+    assert (prompts >= 1).all()
+    assert (outputs >= 1).all()
+    assert (prompts + outputs <= 200).all()
+    assert outputs.mean() == pytest.approx(40, rel=0.15)
 
 
 @pytest.mark.engine

@@ -76,6 +76,17 @@ def test_tokens_that_came_together_share_their_gap() -> None:
     assert math.isnan(validate.figures([Lived(Planned(0.0, [1], 1), 0, 0, 0, [1.0])], 0).itl)
 
 
+def test_the_capacity_is_that_of_full_slots() -> None:
+    """Two slots; what the first batch made, and what is made when the last have no successors."""
+
+    def lived(*times: float) -> Lived:
+        return Lived(Planned(0.0, [1], len(times)), 0.0, 0.0, 0.0, list(times))
+
+    first = [lived(0.5, 1.0), lived(0.7, 2.0)]
+    then = [lived(2.5, 3.0), lived(3.5, 4.0), lived(4.5, 9.0)]
+    assert validate.rate_when_full([*then, *first], 2) == pytest.approx(4 / 2.0)
+
+
 def test_only_the_terms_of_a_step_are_scaled() -> None:
     given = Coefficients(
         1.0, 2.0, 3.0, 4.0, 5.0, accept=6.0, accept_token=7.0, emit=8.0, prompt=9.0
