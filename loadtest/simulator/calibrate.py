@@ -178,10 +178,10 @@ def _version() -> str:
 
 @dataclass(frozen=True)
 class Round:
-    """Once through the grids.
+    """Once through all loads.
 
     Attributes:
-        half: requests that came at half of what the engine can do.
+        half: requests that came at half of the pace at which the engine did them all at once.
         all: those and all others.
 
     """
@@ -210,7 +210,7 @@ class Bench:
         await self.round()
 
     async def round(self) -> Round:
-        """All cells once."""
+        """All loads once."""
         observed: list[Observation] = []
         everything: list[Lived] = []
         for number, cell in enumerate(self._cells):
@@ -302,7 +302,10 @@ def _in_blocks(steps: Sequence[Record], first: int) -> list[Observation]:
 
 
 def _front(rounds: Sequence[Round]) -> FrontEnd:
-    """Of requests that met an engine at work, and of all tokens."""
+    """Of requests that met an engine at work, and of all tokens.
+
+    With few slots the waits are for a slot as well: see docs/calibration.md.
+    """
     came = np.array([wait for one in rounds for wait in waits(one.half)], dtype=np.float64)
     accept, each = fit.line(*came.T) if len(came) else (0.0, 0.0)
     tokens = [np.subtract(lived.times, lived.made) for one in rounds for lived in one.all]

@@ -18,7 +18,7 @@ Floats: TypeAlias = NDArray[np.float64]
 TERMS: Final = ("step", "prompt", "token", "decode", "context", "attention")
 DRAWS: Final = 200
 BLOCK: Final = 50
-"""Steps that are drawn together where no grid says which are alike: neighbours met one load."""
+"""Steps that are drawn together where they are of no grid: neighbours met one load."""
 ROUNDS: Final = 4
 STRANGE: Final = 6.0
 """Robust standard deviations from which a step was one in which something else happened."""

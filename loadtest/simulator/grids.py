@@ -1,4 +1,4 @@
-"""The loads that a calibration measures: prompts alone, batches that decode, and a mixture."""
+"""The loads that a calibration measures: prompts, batches that decode, and lengths of a mixture."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

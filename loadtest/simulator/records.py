@@ -60,7 +60,8 @@ class Observation:
     """The work of a step and its seconds, from the end of the one before to its own.
 
     Attributes:
-        cell: of a grid, whose steps are alike; None: it is not of a grid.
+        cell: what it is drawn and weighed with: of a grid, whose steps are alike, or of neighbours
+            in a busy load; None: neither is known.
 
     """
 
